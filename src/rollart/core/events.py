@@ -1,0 +1,319 @@
+"""Everything that happens in a run, as a versioned set of frozen records.
+
+Invariant: report, replay, calibration and idle-time accounting read these and nothing else; what
+is not here did not happen. `Stamped` adds loop time (seconds), a gapless sequence number and the
+incarnation (how often the run was restarted). Fields are only added, never given a new meaning.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rollart.core.types import Disposition, RequestCost, TrainStats
+
+SCHEMA = 1
+
+
+class Phase(StrEnum):
+    """The six steps of an iteration, with the abort of step 2 named apart."""
+
+    GET_BATCH = "get_batch"
+    ABORT_STALE = "abort_stale"
+    SUSPEND = "suspend"
+    UPDATE = "update"
+    RESUME = "resume"
+    RECOMPUTE = "recompute"
+    TRAIN_STEP = "train_step"
+    PUBLISH = "publish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    schema: int
+    run: str
+    runtime: str
+    protocol: str
+    alpha: int
+    seed: int
+    steps: int
+    batch_groups: int
+    group_size: int
+    domains: tuple[str, ...]
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUp:
+    engine: str
+    hardware: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDown:
+    engine: str
+    reason: str
+    moved_requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAcknowledged:
+    """The engine holds this version; only now is it routable for it."""
+
+    engine: str
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The newest version that a routable engine has acknowledged."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A group took a credit."""
+
+    group: int
+    domain: str
+    task: str
+    requeued: bool
+    outstanding: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditsReturned:
+    groups: int
+    outstanding: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryStarted:
+    trajectory: str
+    purpose: str
+    domain: str
+    task: str
+    group: int
+    member: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentReset:
+    trajectory: str
+    seconds: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded:
+    """One turn's tokens and seconds. Versions are those of its first and last sampled token."""
+
+    trajectory: str
+    turn: int
+    engine: str
+    prompt_tokens: int
+    sampled_tokens: int
+    cost: RequestCost
+    proxy_queued_s: float
+    env_s: float
+    first_version: int
+    last_version: int
+    stop: str
+    interruptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryEnded:
+    trajectory: str
+    purpose: str
+    domain: str
+    status: str
+    failure: str
+    detail: str
+    turns: int
+    prompt_tokens: int
+    sampled_tokens: int
+    start_version: int | None
+    score: float | None
+    success: float | None
+    elapsed_s: float
+    reset_s: float
+    reward_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disposed:
+    """A started trajectory left, once. `elapsed_s` is censored where it was cancelled."""
+
+    trajectory: str
+    domain: str
+    disposition: Disposition
+    reason: str
+    start_version: int | None
+    elapsed_s: float
+    censored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReady:
+    group: int
+    domain: str
+    members: int
+    start_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateResult:
+    """A result of something that had already left; it changed nothing."""
+
+    what: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseBegan:
+    step: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnded:
+    step: int
+    phase: Phase
+    seconds: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBusy:
+    """A device worked from `begin` to `end` (loop time) on one kind of work."""
+
+    device: str
+    hardware: str
+    work: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTaken:
+    step: int
+    groups: int
+    trajectories: int
+    tokens: int
+    start_lag_max: int
+    score_mean: float | None
+    success_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrained:
+    """A train step ended; lags are in versions, over the tokens that were trained."""
+
+    step: int
+    stats: TrainStats
+    token_lag_max: int
+    token_lag_mean: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerClosed:
+    """The ledger's balance at a step or at exit; `balanced` is promise 1."""
+
+    step: int
+    started: int
+    dispositions: tuple[tuple[str, int], ...]
+    buffered: int
+    in_flight: int
+    balanced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Success on held-out tasks, all under one version. `when` is before, after or a step."""
+
+    domain: str
+    when: str
+    mode: str
+    version: int
+    tasks: int
+    scored: int
+    success: float | None
+    score: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapMeasured:
+    """Engine against trainer log-probs on the same tokens and weights."""
+
+    version: int
+    tokens: int
+    maximum: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A baseline's success on the held-out tasks, printed beside the result."""
+
+    domain: str
+    name: str
+    success: float
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    reason: str
+    ok: bool
+    steps: int
+    seconds: float
+
+
+Event = (
+    RunStarted
+    | EngineUp
+    | EngineDown
+    | EngineAcknowledged
+    | Committed
+    | Admitted
+    | CreditsReturned
+    | TrajectoryStarted
+    | EnvironmentReset
+    | TurnEnded
+    | TrajectoryEnded
+    | Disposed
+    | GroupReady
+    | LateResult
+    | PhaseBegan
+    | PhaseEnded
+    | DeviceBusy
+    | BatchTaken
+    | StepTrained
+    | LedgerClosed
+    | Evaluated
+    | GapMeasured
+    | Baseline
+    | Warned
+    | RunEnded
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamped:
+    """An event with its loop time (s), its place in the run's order, and the incarnation."""
+
+    time: float
+    seq: int
+    incarnation: int
+    event: Event

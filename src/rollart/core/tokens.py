@@ -1,0 +1,109 @@
+"""Token blocks: what passes between engines, control and trainers.
+
+Invariant: control only ever asks a block for its length and puts blocks one after another, so
+the same code runs on numpy arrays (real engines) and on blocks without content (simulated ones).
+An id costs 4 bytes, a log-prob 4; versions are kept as runs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+class TokenBlock(Protocol):
+    """A run of token ids (int32) or of log-probs (float32): anything that has a length."""
+
+    def __len__(self) -> int: ...
+
+
+Prompt = tuple[TokenBlock, ...]
+"""Blocks of token ids that follow one another; an engine reads them as one sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthOnly:
+    """A block with a length and no content, for modelled engines."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+NO_TOKENS = LengthOnly(0)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRuns:
+    """The policy version that sampled each token, run-length encoded.
+
+    `runs` holds (version, count) pairs in token order, counts positive, neighbours different.
+    """
+
+    runs: tuple[tuple[int, int], ...] = ()
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def append(self, version: int, count: int) -> "VersionRuns":
+        """The runs followed by `count` tokens of `version`."""
+        if count <= 0:
+            return self
+        if self.runs and self.runs[-1][0] == version:
+            last = self.runs[-1][1]
+            return VersionRuns((*self.runs[:-1], (version, last + count)))
+        return VersionRuns((*self.runs, (version, count)))
+
+    def expand(self) -> list[int]:
+        """One version per token."""
+        return [version for version, count in self.runs for _ in range(count)]
+
+    @property
+    def oldest(self) -> int | None:
+        return min((version for version, _ in self.runs), default=None)
+
+    @property
+    def newest(self) -> int | None:
+        return max((version for version, _ in self.runs), default=None)
+
+
+def total_length(blocks: Iterable[TokenBlock]) -> int:
+    """Tokens in all of `blocks`."""
+    return sum(len(block) for block in blocks)
+
+
+def join(blocks: Sequence[TokenBlock]) -> TokenBlock:
+    """One block with the content of `blocks` in order; without content if any part has none."""
+    if len(blocks) == 1:
+        return blocks[0]
+    if blocks and all(isinstance(block, np.ndarray) for block in blocks):
+        return np.concatenate(cast("Sequence[npt.NDArray[np.generic]]", blocks))
+    return LengthOnly(total_length(blocks))
+
+
+def ids_array(block: TokenBlock) -> Int32Array:
+    """The ids of a block as an int32 array [n].
+
+    Raises:
+        TypeError: the block has a length and no content (it came from a modelled engine).
+    """
+    if isinstance(block, LengthOnly) and len(block) == 0:
+        return np.zeros(0, np.int32)
+    if not isinstance(block, np.ndarray):
+        raise TypeError(f"a {type(block).__name__} of {len(block)} tokens has no ids")
+    return block.astype(np.int32, copy=False)
+
+
+def logprobs_array(block: TokenBlock) -> Float32Array:
+    """The log-probs of a block as a float32 array [n]; `TypeError` if it has no content."""
+    if isinstance(block, LengthOnly) and len(block) == 0:
+        return np.zeros(0, np.float32)
+    if not isinstance(block, np.ndarray):
+        raise TypeError(f"a {type(block).__name__} of {len(block)} values has no log-probs")
+    return block.astype(np.float32, copy=False)

@@ -1,0 +1,391 @@
+"""Records of the data that flows: tasks, requests, turns, trajectories, groups, batches.
+
+Invariant: every record is frozen; a trajectory's segments only ever grow by whole pieces, and the
+loss mask is 1 exactly on pieces an engine returned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rollart.core.errors import FailureKind
+from rollart.core.identity import TrajectoryId
+from rollart.core.tokens import (
+    NO_TOKENS,
+    Float32Array,
+    Int32Array,
+    Prompt,
+    TokenBlock,
+    VersionRuns,
+    ids_array,
+    logprobs_array,
+    total_length,
+)
+
+JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem of a domain. `key` identifies it; `payload` is the environment's own data."""
+
+    domain: str
+    key: str
+    payload: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool call as the model wrote it; `arguments` is unparsed JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of the conversation between environment and agent."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What an environment shows the agent: messages, and references to attachments."""
+
+    messages: tuple[Message, ...]
+    attachments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step of an environment returns.
+
+    `reward` is the turn's reward, if the environment gives any; `metrics` are named numbers of the
+    episode so far (the last ones count; `success` in 0..1 is the one every report shows).
+    """
+
+    observation: Observation
+    reward: float | None = None
+    done: bool = False
+    metrics: tuple[tuple[str, float], ...] = ()
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTEXT = "context_overflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy.
+
+    Top-p and top-k are absent on purpose: they change the support of the sampling distribution,
+    and importance sampling needs the full one.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One request to an engine.
+
+    `prompt` is the whole sequence so far; `session` names the trajectory's KV prefix; `offset` is
+    the number of tokens of this turn sampled before (by an engine that was lost), so that a
+    continued request goes on in its own stream of random numbers.
+    """
+
+    id: str
+    session: str
+    prompt: Prompt
+    max_tokens: int
+    temperature: float
+    seed: int
+    offset: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return total_length(self.prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCost:
+    """What a request cost an engine: tokens found in cache, prefilled, decoded; seconds each."""
+
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def __add__(self, other: "RequestCost") -> "RequestCost":
+        return RequestCost(
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            prefill_tokens=self.prefill_tokens + other.prefill_tokens,
+            decode_tokens=self.decode_tokens + other.decode_tokens,
+            queued_s=self.queued_s + other.queued_s,
+            prefill_s=self.prefill_s + other.prefill_s,
+            decode_s=self.decode_s + other.decode_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDelta:
+    """Tokens an engine sampled since its last delta for this request, all by one version.
+
+    `finish` is set on the last delta, with the request's whole `cost`; `refused` instead of it
+    when the engine cannot serve the request at all.
+    """
+
+    request_id: str
+    ids: TokenBlock
+    logprobs: TokenBlock
+    version: int
+    finish: StopReason | None = None
+    cost: RequestCost | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """All tokens of one turn: ids, log-probs after temperature, versions, of one length."""
+
+    ids: TokenBlock
+    logprobs: TokenBlock
+    versions: VersionRuns
+    stop: StopReason
+    engine: str
+    cost: RequestCost = RequestCost()
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.logprobs) == len(self.versions):
+            raise ValueError(
+                f"completion of {len(self.ids)} ids, {len(self.logprobs)} log-probs and "
+                f"{len(self.versions)} versions; all three must be of one length"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of tokens of a segment: observed (no log-probs, no versions) or sampled."""
+
+    ids: TokenBlock
+    logprobs: TokenBlock = NO_TOKENS
+    versions: VersionRuns = VersionRuns()
+
+    @property
+    def sampled(self) -> bool:
+        return len(self.versions) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """An append-only token sequence, exactly as the engine saw it."""
+
+    pieces: tuple[Piece, ...]
+    attachments: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return total_length(piece.ids for piece in self.pieces)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(piece.versions) for piece in self.pieces)
+
+    def ids(self) -> Int32Array:
+        """All token ids [n]."""
+        parts = [ids_array(piece.ids) for piece in self.pieces]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+    def loss_mask(self) -> npt.NDArray[np.bool_]:
+        """True exactly on the ids an engine returned [n]."""
+        mask = np.zeros(len(self), np.bool_)
+        at = 0
+        for piece in self.pieces:
+            mask[at : at + len(piece.ids)] = piece.sampled
+            at += len(piece.ids)
+        return mask
+
+    def logprobs(self) -> Float32Array:
+        """Behaviour log-probs [n]; 0 where the loss mask is 0."""
+        values = np.zeros(len(self), np.float32)
+        at = 0
+        for piece in self.pieces:
+            if piece.sampled:
+                values[at : at + len(piece.ids)] = logprobs_array(piece.logprobs)
+            at += len(piece.ids)
+        return values
+
+    def versions(self) -> Int32Array:
+        """Version that sampled each token [n]; -1 where the loss mask is 0."""
+        values = np.full(len(self), -1, np.int32)
+        at = 0
+        for piece in self.pieces:
+            if piece.sampled:
+                values[at : at + len(piece.ids)] = piece.versions.expand()
+            at += len(piece.ids)
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: what the agent saw, what it sampled, what came back, and what it cost.
+
+    `start:end` is the sampled span within segment number `segment`.
+    """
+
+    segment: int
+    start: int
+    end: int
+    observation: str
+    action: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    stop: StopReason = StopReason.STOP
+    engine: str = ""
+    reward: float | None = None
+    cost: RequestCost = RequestCost()
+    proxy_queued_s: float = 0.0
+    env_s: float = 0.0
+
+
+class Status(StrEnum):
+    """How a trajectory ended, whatever became of it afterwards."""
+
+    FINISHED = "finished"
+    TRUNCATED = "truncated"
+    INVALID = "invalid"
+    FAILED = "failed"
+
+
+class Disposition(StrEnum):
+    """What became of a started trajectory. Each leaves exactly once, by exactly one of these."""
+
+    TRAINED = "trained"
+    STALE = "stale"
+    SURPLUS = "surplus"
+    FILTERED = "filtered"
+    INCOMPLETE_GROUP = "incomplete_group"
+    FAILED = "failed"
+    INVALID = "invalid"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A reward's answer. `score` None is "no verdict", which is not 0: it enters no statistic."""
+
+    score: float | None
+    components: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One rollout, whole. `start_version` is the version that its first token was asked of."""
+
+    id: TrajectoryId
+    policy: str
+    task: Task
+    segments: tuple[Segment, ...]
+    turns: tuple[Turn, ...]
+    start_version: int | None
+    status: Status
+    failure: FailureKind | None = None
+    detail: str = ""
+    verdict: Verdict | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    reset_s: float = 0.0
+    reward_s: float = 0.0
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(segment.sampled_tokens for segment in self.segments)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and response tokens, each counted once."""
+        return sum(len(segment) for segment in self.segments)
+
+    @property
+    def score(self) -> float | None:
+        return self.verdict.score if self.verdict is not None else None
+
+    def version_runs(self) -> list[tuple[int, int]]:
+        """(version, count) over all sampled tokens, in order."""
+        return [
+            run
+            for segment in self.segments
+            for piece in segment.pieces
+            for run in piece.versions.runs
+        ]
+
+    def metric(self, name: str) -> float | None:
+        return dict(self.metrics).get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Finished trajectories of one task: the unit of the advantage, of staleness and of a batch."""
+
+    id: int
+    task: Task
+    members: tuple[Trajectory, ...]
+    start_version: int
+    ready_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainBatch:
+    """What one train step trains on."""
+
+    step: int
+    groups: tuple[Group, ...]
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        return tuple(member for group in self.groups for member in group.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainStats:
+    """What a train step did. `skipped` when no token carried a signal; the version still counts."""
+
+    version: int
+    loss: float
+    grad_norm: float
+    trained_tokens: int
+    input_tokens: int
+    optimizer_steps: int
+    learning_rate: float
+    entropy: float
+    clip_fraction: float
+    approx_kl: float
+    ratio_max: float
+    skipped: bool = False
+    same_version_gap: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobGap:
+    """Largest difference between engine and trainer log-probs on the same tokens and weights."""
+
+    tokens: int
+    maximum: float
+    mean: float
