@@ -132,7 +132,7 @@ class Environments(Protocol):
 
 
 class Reward(Protocol):
-    """Scores a finished trajectory. Never raises for the trajectory's content: no verdict instead."""
+    """Scores a finished trajectory. Where it cannot, it returns no verdict with the reason."""
 
     async def score(self, trajectory: Trajectory) -> Verdict: ...
 
@@ -248,6 +248,18 @@ class Inventory(Protocol):
     async def pools(self) -> tuple[PoolState, ...]: ...
 
 
+class TaskSource(Protocol):
+    """Endless or finite supply of tasks of one domain, with a position that can be kept."""
+
+    async def next(self) -> Task | None:
+        """The next task; None when there are no more."""
+        ...
+
+    def snapshot(self) -> int: ...
+
+    def restore(self, position: int) -> None: ...
+
+
 class Launcher(Protocol):
     """Spawns a role's workers on a binding. What it spawned ends when it is closed."""
 
@@ -256,6 +268,12 @@ class Launcher(Protocol):
     async def trainer(self, binding: Binding) -> Trainer: ...
 
     async def environments(self, domain: str) -> Environments: ...
+
+    async def tasks(self, domain: str) -> TaskSource: ...
+
+    async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
+        """At most `count` distinct tasks that training never meets."""
+        ...
 
     async def reward(self, domain: str) -> Reward: ...
 
@@ -268,15 +286,3 @@ class EventSink(Protocol):
     """Takes events; must not block and must not raise."""
 
     def emit(self, event: Event) -> None: ...
-
-
-class TaskSource(Protocol):
-    """Endless or finite supply of tasks of one domain, with a position that can be kept."""
-
-    def next(self) -> Task | None:
-        """The next task; None when there are no more."""
-        ...
-
-    def snapshot(self) -> int: ...
-
-    def restore(self, position: int) -> None: ...

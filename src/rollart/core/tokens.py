@@ -36,9 +36,6 @@ class LengthOnly:
         return self.length
 
 
-NO_TOKENS = LengthOnly(0)
-
-
 @dataclass(frozen=True, slots=True)
 class VersionRuns:
     """The policy version that sampled each token, run-length encoded.
@@ -73,6 +70,10 @@ class VersionRuns:
         return max((version for version, _ in self.runs), default=None)
 
 
+NO_TOKENS = LengthOnly(0)
+NO_VERSIONS = VersionRuns()
+
+
 def total_length(blocks: Iterable[TokenBlock]) -> int:
     """Tokens in all of `blocks`."""
     return sum(len(block) for block in blocks)
@@ -97,7 +98,7 @@ def ids_array(block: TokenBlock) -> Int32Array:
         return np.zeros(0, np.int32)
     if not isinstance(block, np.ndarray):
         raise TypeError(f"a {type(block).__name__} of {len(block)} tokens has no ids")
-    return block.astype(np.int32, copy=False)
+    return cast("npt.NDArray[np.generic]", block).astype(np.int32, copy=False)
 
 
 def logprobs_array(block: TokenBlock) -> Float32Array:
@@ -106,4 +107,4 @@ def logprobs_array(block: TokenBlock) -> Float32Array:
         return np.zeros(0, np.float32)
     if not isinstance(block, np.ndarray):
         raise TypeError(f"a {type(block).__name__} of {len(block)} values has no log-probs")
-    return block.astype(np.float32, copy=False)
+    return cast("npt.NDArray[np.generic]", block).astype(np.float32, copy=False)

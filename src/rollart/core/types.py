@@ -16,6 +16,7 @@ from rollart.core.errors import FailureKind
 from rollart.core.identity import TrajectoryId
 from rollart.core.tokens import (
     NO_TOKENS,
+    NO_VERSIONS,
     Float32Array,
     Int32Array,
     Prompt,
@@ -185,7 +186,7 @@ class Piece:
 
     ids: TokenBlock
     logprobs: TokenBlock = NO_TOKENS
-    versions: VersionRuns = VersionRuns()
+    versions: VersionRuns = NO_VERSIONS
 
     @property
     def sampled(self) -> bool:
