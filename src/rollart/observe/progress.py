@@ -1,0 +1,211 @@
+"""Where a run stands, as its events say: what the live view shows.
+
+Invariant: a fold over events that holds no more than what is in flight; it draws nothing.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from rollart.core.events import (
+    Admitted,
+    CreditsReturned,
+    DeviceBusy,
+    Disposed,
+    EngineAcknowledged,
+    EngineDown,
+    EngineUp,
+    EnvironmentReset,
+    GroupReady,
+    Phase,
+    PhaseBegan,
+    PhaseEnded,
+    RunStarted,
+    Stamped,
+    TrajectoryEnded,
+    TrajectoryStarted,
+    TurnEnded,
+)
+from rollart.core.identity import Purpose
+from rollart.observe.intervals import Interval, append_joined, busy_share
+from rollart.observe.steps import StepRow, StepRows
+
+STEPS_FOR_PACE = 10
+PAUSING = frozenset({Phase.SUSPEND, Phase.UPDATE})
+"""Phases in which engines take no step."""
+
+WAITS = {
+    Phase.GET_BATCH: "waits for a full batch",
+    Phase.ABORT_STALE: "waits for aborts of stale trajectories",
+    Phase.SUSPEND: "waits for engines to pause",
+    Phase.UPDATE: "waits for engines to load weights",
+    Phase.RESUME: "resumes engines",
+    Phase.RECOMPUTE: "waits for engines to rebuild KV",
+    Phase.TRAIN_STEP: "trains",
+    Phase.PUBLISH: "publishes weights",
+}
+
+
+@dataclass(slots=True)
+class EngineView:
+    version: int | None = None
+    down: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnShares:
+    """Where a turn's seconds went since the last step: shares of their sum (0..1)."""
+
+    queued: float
+    prefill: float
+    decode: float
+    environment: float
+
+
+class Progress:
+    """Take every event with `take`; the rest are readings."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        self.steps_planned = 0
+        self.batch_groups = 0
+        self.group_size = 0
+        self.steps_done = 0
+        self.row: StepRow | None = None
+        self.phase: Phase | None = None
+        self.phase_since = 0.0
+        self.now = 0.0
+        self.engines: dict[str, EngineView] = {}
+        self.outstanding = 0
+        self.capacity = 0
+        self.batch_wait_s = 0.0
+        self._waited = 0.0
+        self._rows = StepRows()
+        self._pace: deque[float] = deque(maxlen=STEPS_FOR_PACE)
+        self._groups_of: dict[str, int] = {}
+        self._resetting: set[str] = set()
+        self._evaluating: set[str] = set()
+        self._running: set[str] = set()
+        self._ready: set[int] = set()
+        self._busy: dict[str, list[Interval]] = {}
+        self._turn_seconds = [0.0, 0.0, 0.0, 0.0]
+
+    @property
+    def in_flight(self) -> int:
+        """Training trajectories that roll out now."""
+        return len(self._running)
+
+    @property
+    def evaluating(self) -> int:
+        return len(self._evaluating)
+
+    @property
+    def resetting(self) -> int:
+        """Trajectories whose environment has not come up yet."""
+        return len(self._resetting)
+
+    @property
+    def buffered_groups(self) -> int:
+        """Groups that are complete and have not left."""
+        return len(self._ready)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the remaining steps take at the pace of the last ones."""
+        if not self._pace:
+            return None
+        return (self.steps_planned - self.steps_done) * sum(self._pace) / len(self._pace)
+
+    def busy_of(self, engine: str) -> float:
+        """Share of the time since the last step ended that the engine was busy."""
+        since = self.row.ended_at if self.row else 0.0
+        return busy_share(self._busy.get(engine, []), (since, self.now))
+
+    @property
+    def turn_shares(self) -> TurnShares | None:
+        whole = sum(self._turn_seconds)
+        if whole <= 0:
+            return None
+        queued, prefill, decode, environment = (part / whole for part in self._turn_seconds)
+        return TurnShares(queued=queued, prefill=prefill, decode=decode, environment=environment)
+
+    def take(self, stamped: Stamped) -> StepRow | None:
+        """Take the next event; the row of the train step that it ends, if it does."""
+        self.now = stamped.time
+        self._take_trajectory(stamped)
+        self._take_parts(stamped)
+        row = self._rows.take(stamped)
+        if row is not None:
+            self._end_step(row)
+        return row
+
+    def _end_step(self, row: StepRow) -> None:
+        self.row = row
+        self.steps_done += 1
+        self._pace.append(row.seconds)
+        self.batch_wait_s, self._waited = self._waited, 0.0
+        self._busy.clear()
+        self._turn_seconds = [0.0, 0.0, 0.0, 0.0]
+
+    def _take_trajectory(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case TrajectoryStarted() as event:
+                self._resetting.add(event.trajectory)
+                if event.purpose == Purpose.TRAIN.value:
+                    self._groups_of[event.trajectory] = event.group
+                    self._running.add(event.trajectory)
+                else:
+                    self._evaluating.add(event.trajectory)
+            case EnvironmentReset() as event:
+                self._resetting.discard(event.trajectory)
+            case TurnEnded() as event:
+                cost = event.cost
+                for place, seconds in enumerate(
+                    (
+                        cost.queued_s + event.proxy_queued_s,
+                        cost.prefill_s,
+                        cost.decode_s,
+                        event.env_s,
+                    )
+                ):
+                    self._turn_seconds[place] += seconds
+            case TrajectoryEnded() as event:
+                self._forget(event.trajectory)
+            case Disposed() as event:
+                self._forget(event.trajectory)
+                self._ready.discard(self._groups_of.pop(event.trajectory, -1))
+            case GroupReady() as event:
+                self._ready.add(event.group)
+            case _:
+                pass
+
+    def _forget(self, trajectory: str) -> None:
+        self._resetting.discard(trajectory)
+        self._running.discard(trajectory)
+        self._evaluating.discard(trajectory)
+
+    def _take_parts(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RunStarted() as event:
+                self.run = event.run
+                self.steps_planned = event.steps
+                self.batch_groups = event.batch_groups
+                self.group_size = event.group_size
+            case PhaseBegan() as event:
+                self.phase, self.phase_since = event.phase, stamped.time
+            case PhaseEnded() as event:
+                if event.phase is Phase.GET_BATCH:
+                    self._waited += event.seconds
+                if event.phase is self.phase:
+                    self.phase = None
+            case EngineUp() as event:
+                self.engines[event.engine] = EngineView()
+            case EngineDown() as event:
+                self.engines.setdefault(event.engine, EngineView()).down = event.reason
+            case EngineAcknowledged() as event:
+                self.engines.setdefault(event.engine, EngineView()).version = event.version
+            case Admitted() | CreditsReturned() as event:
+                self.outstanding, self.capacity = event.outstanding, event.capacity
+            case DeviceBusy() as event:
+                append_joined(self._busy.setdefault(event.device, []), (event.begin, event.end))
+            case _:
+                pass

@@ -1,0 +1,321 @@
+"""What a run came to: events in, one frozen record out, and that record as a JSON object.
+
+Invariant: pure, and every number follows from events; what no event says is None, never 0.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rollart.core.events import Evaluated, Phase, Stamped
+from rollart.core.types import Disposition
+from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History, gather
+from rollart.observe.intervals import busy_share, intersection, total
+
+Named = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainResult:
+    """Success on a domain's held-out tasks (0..1), sampled and greedy, and the baselines'."""
+
+    domain: str
+    heldout_tasks: int
+    sampled_before: float | None = None
+    greedy_before: float | None = None
+    sampled_after: float | None = None
+    greedy_after: float | None = None
+    baselines: Named = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerBalance:
+    """Where every started trajectory is. `balanced` is what control said and what the sum says."""
+
+    started: int
+    dispositions: tuple[tuple[str, int], ...]
+    buffered: int
+    in_flight: int
+    balanced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """Share of the training window that a device was busy, in all and by kind of work (0..1)."""
+
+    device: str
+    hardware: str
+    busy: float
+    by_work: Named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in numbers.
+
+    Times are seconds, lags versions, shares 0..1. `wall_s` is the whole run, `train_s` from the
+    first phase to the end of the last train step. `tokens_per_s` is prompt and response tokens of
+    all trained batches over `train_s`, the throughput of arXiv 2512.22560; `trained_tokens`
+    counts only those with a loss. `overlap_s` is how long some device trained while some device
+    generated. `partial` says why the log is not the whole run, None if it is.
+    """
+
+    run: str | None
+    runtime: str | None
+    protocol: str | None
+    alpha: int | None
+    seed: int | None
+    domains: tuple[DomainResult, ...]
+    steps: int
+    steps_planned: int | None
+    trained_tokens: int
+    batch_tokens: int
+    wall_s: float
+    train_s: float
+    tokens_per_s: float | None
+    start_lag_max: int | None
+    token_lag_max: int | None
+    token_lag_mean: float | None
+    ledger: LedgerBalance
+    logprob_gap_max: float | None
+    logprob_gap_tokens: int
+    phase_seconds: Named
+    devices: tuple[DeviceShare, ...]
+    overlap_s: float
+    failures: tuple[tuple[str, int], ...]
+    interruptions: int
+    engines_lost: int
+    requests_moved: int
+    late_results: int
+    warnings: int
+    ended: str | None
+    ok: bool
+    partial: str | None
+
+
+def summarise(events: Iterable[Stamped]) -> RunSummary:
+    """The summary of a run's events."""
+    return summary_of(gather(events))
+
+
+def summary_of(history: History) -> RunSummary:
+    """The summary of a gathered run."""
+    started, ended, steps = history.started, history.ended, history.steps
+    batch_tokens = sum(row.batch_tokens for row in steps)
+    train_s = _train_seconds(history)
+    return RunSummary(
+        run=started.run if started else None,
+        runtime=started.runtime if started else None,
+        protocol=started.protocol if started else None,
+        alpha=started.alpha if started else None,
+        seed=started.seed if started else None,
+        domains=_domains(history),
+        steps=len(steps),
+        steps_planned=started.steps if started else None,
+        trained_tokens=sum(row.stats.trained_tokens for row in steps),
+        batch_tokens=batch_tokens,
+        wall_s=ended.seconds if ended else max(0.0, history.last_time - history.first_time),
+        train_s=train_s,
+        tokens_per_s=batch_tokens / train_s if train_s > 0 else None,
+        start_lag_max=max(
+            (row.start_lag_max for row in steps if row.start_lag_max is not None), default=None
+        ),
+        token_lag_max=max((row.token_lag_max for row in steps if row.lag_tokens), default=None),
+        token_lag_mean=_token_lag_mean(history),
+        ledger=_ledger(history),
+        logprob_gap_max=_gap_max(history),
+        logprob_gap_tokens=sum(gap.tokens for gap in history.gaps),
+        phase_seconds=_phase_seconds(history),
+        devices=_devices(history),
+        overlap_s=total(
+            intersection(history.busy_on(TRAIN_WORK), history.busy_on(GENERATION_WORK))
+        ),
+        failures=tuple(sorted(history.failures.items())),
+        interruptions=history.interruptions,
+        engines_lost=history.engines_lost,
+        requests_moved=history.requests_moved,
+        late_results=history.late_results,
+        warnings=len(history.warnings),
+        ended=ended.reason if ended else None,
+        ok=ended.ok if ended else False,
+        partial=_partial(history),
+    )
+
+
+def _partial(history: History) -> str | None:
+    if history.sequence.faults:
+        expected, found = history.sequence.faults[0]
+        return (
+            f"the log has {len(history.sequence.faults)} gaps; the first: event {found} stands "
+            f"where {expected} should"
+        )
+    if history.started is None:
+        return "the log has no beginning"
+    if history.ended is None:
+        return "the log has no end: the run is still going, or it was killed"
+    return None
+
+
+def _train_seconds(history: History) -> float:
+    if not history.steps:
+        return 0.0
+    return max(0.0, history.steps[-1].ended_at - history.training_window[0])
+
+
+def _token_lag_mean(history: History) -> float | None:
+    """Over tokens, not over steps."""
+    rows = [row for row in history.steps if row.lag_tokens]
+    if not rows:
+        return None
+    weighted = sum(row.token_lag_mean * row.lag_tokens for row in rows)
+    return weighted / sum(row.lag_tokens for row in rows)
+
+
+def _gap_max(history: History) -> float | None:
+    """The largest gap; NaN if any is, for a gap that is not a number is no small one."""
+    found = [gap.maximum for gap in history.gaps]
+    found += [
+        row.stats.same_version_gap
+        for row in history.steps
+        if row.stats.same_version_gap is not None
+    ]
+    if any(math.isnan(gap) for gap in found):
+        return math.nan
+    return max(found, default=None)
+
+
+def _phase_seconds(history: History) -> Named:
+    seconds = dict.fromkeys(Phase, 0.0)
+    for span in history.phases:
+        seconds[span.phase] += span.end - span.begin
+    return tuple((phase.value, spent) for phase, spent in seconds.items())
+
+
+def _devices(history: History) -> tuple[DeviceShare, ...]:
+    window = history.training_window
+    shares: list[DeviceShare] = []
+    for device, hardware in sorted(history.hardware.items()):
+        works = {work: spans for (name, work), spans in history.busy.items() if name == device}
+        shares.append(
+            DeviceShare(
+                device=device,
+                hardware=hardware,
+                busy=busy_share([span for spans in works.values() for span in spans], window),
+                by_work=tuple(
+                    (work, busy_share(spans, window)) for work, spans in sorted(works.items())
+                ),
+            )
+        )
+    return tuple(shares)
+
+
+def _ledger(history: History) -> LedgerBalance:
+    """The last balance that control closed; in a log without one, what its events add up to."""
+    closed = history.ledger
+    if closed is None:
+        counts = {d.value: history.disposed[d.value] for d in Disposition}
+        started, buffered = history.train_started, 0
+        in_flight = started - sum(counts.values())
+        said = in_flight >= 0
+    else:
+        counts = {d.value: 0 for d in Disposition} | dict(closed.dispositions)
+        started, buffered = closed.started, closed.buffered
+        in_flight, said = closed.in_flight, closed.balanced
+    adds_up = started == sum(counts.values()) + buffered + in_flight
+    return LedgerBalance(
+        started=started,
+        dispositions=tuple(counts.items()),
+        buffered=buffered,
+        in_flight=in_flight,
+        balanced=said and adds_up,
+    )
+
+
+def _domains(history: History) -> tuple[DomainResult, ...]:
+    names = dict.fromkeys(history.started.domains if history.started else ())
+    names |= dict.fromkeys(event.domain for event in history.evaluations)
+    names |= dict.fromkeys(event.domain for event in history.baselines)
+    results: list[DomainResult] = []
+    for name in names:
+        of_domain = [event for event in history.evaluations if event.domain == name]
+        baselines = [event for event in history.baselines if event.domain == name]
+        tasks = [event.tasks for event in of_domain] + [event.tasks for event in baselines]
+        results.append(
+            DomainResult(
+                domain=name,
+                heldout_tasks=max(tasks, default=0),
+                sampled_before=_success(of_domain, "before", "sampled"),
+                greedy_before=_success(of_domain, "before", "greedy"),
+                sampled_after=_success(of_domain, "after", "sampled"),
+                greedy_after=_success(of_domain, "after", "greedy"),
+                baselines=tuple((event.name, event.success) for event in baselines),
+            )
+        )
+    return tuple(results)
+
+
+def _success(evaluations: list[Evaluated], when: str, mode: str) -> float | None:
+    found = [event.success for event in evaluations if event.when == when and event.mode == mode]
+    return found[-1] if found else None
+
+
+def json_object(summary: RunSummary) -> dict[str, object]:
+    """The summary as the object that `rollart report --json` prints."""
+
+    def by_mode(sampled: float | None, greedy: float | None) -> dict[str, float | None]:
+        return {"sampled": sampled, "greedy": greedy}
+
+    ledger = summary.ledger
+    return {
+        "run": summary.run,
+        "runtime": summary.runtime,
+        "protocol": summary.protocol,
+        "alpha": summary.alpha,
+        "seed": summary.seed,
+        "success_before": {
+            d.domain: by_mode(d.sampled_before, d.greedy_before) for d in summary.domains
+        },
+        "success_after": {
+            d.domain: by_mode(d.sampled_after, d.greedy_after) for d in summary.domains
+        },
+        "heldout_tasks": {d.domain: d.heldout_tasks for d in summary.domains},
+        "baselines": {d.domain: dict(d.baselines) for d in summary.domains},
+        "steps": summary.steps,
+        "steps_planned": summary.steps_planned,
+        "trained_tokens": summary.trained_tokens,
+        "batch_tokens": summary.batch_tokens,
+        "wall_s": summary.wall_s,
+        "train_s": summary.train_s,
+        "tokens_per_s": summary.tokens_per_s,
+        "start_lag_max": summary.start_lag_max,
+        "token_lag_max": summary.token_lag_max,
+        "token_lag_mean": summary.token_lag_mean,
+        "ledger": {
+            **dict(ledger.dispositions),
+            "started": ledger.started,
+            "buffered": ledger.buffered,
+            "in_flight": ledger.in_flight,
+            "balanced": ledger.balanced,
+        },
+        "logprob_gap_max": summary.logprob_gap_max,
+        "logprob_gap_tokens": summary.logprob_gap_tokens,
+        "phase_seconds": dict(summary.phase_seconds),
+        "device_busy": {
+            share.device: {
+                "hardware": share.hardware,
+                "busy": share.busy,
+                "by_work": dict(share.by_work),
+            }
+            for share in summary.devices
+        },
+        "overlap_seconds": summary.overlap_s,
+        "failures": dict(summary.failures),
+        "interruptions": summary.interruptions,
+        "engines_lost": summary.engines_lost,
+        "requests_moved": summary.requests_moved,
+        "late_results": summary.late_results,
+        "warnings": summary.warnings,
+        "ended": summary.ended,
+        "ok": summary.ok,
+        "partial": summary.partial,
+    }
