@@ -144,6 +144,9 @@ class RequestCost:
         )
 
 
+NO_COST = RequestCost()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDelta:
     """Tokens an engine sampled since its last delta for this request, all by one version.
@@ -170,7 +173,7 @@ class Completion:
     versions: VersionRuns
     stop: StopReason
     engine: str
-    cost: RequestCost = RequestCost()
+    cost: RequestCost = NO_COST
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.logprobs) == len(self.versions):
@@ -258,7 +261,7 @@ class Turn:
     stop: StopReason = StopReason.STOP
     engine: str = ""
     reward: float | None = None
-    cost: RequestCost = RequestCost()
+    cost: RequestCost = NO_COST
     proxy_queued_s: float = 0.0
     env_s: float = 0.0
 
@@ -287,11 +290,15 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A reward's answer. `score` None is "no verdict", which is not 0: it enters no statistic."""
+    """A reward's answer. `score` None is "no verdict", which is not 0: it enters no statistic.
+
+    Without a score, `reason` says why in words and `failure` by kind.
+    """
 
     score: float | None
     components: tuple[tuple[str, float], ...] = ()
     reason: str = ""
+    failure: FailureKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,10 +360,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
-    """What one train step trains on."""
+    """What one train step trains on.
+
+    `progress` is the share of the run that is over, in 0..1, by steps or by time, whichever is
+    further: schedules follow it.
+    """
 
     step: int
     groups: tuple[Group, ...]
+    progress: float = 0.0
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:

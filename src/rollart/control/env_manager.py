@@ -1,0 +1,374 @@
+"""EnvManager: the life of one trajectory, from reset to verdict.
+
+Invariant: every wait is under the episode's one deadline and its own; whatever happens, the
+environment is let go, the engine's KV is released and exactly one `Trajectory` or a cancellation
+comes out. Sampled ids are appended as they came; only what the environment says is encoded.
+Who waits: a group's member task, for `rollout`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rollart.control.deadline import now, within
+from rollart.control.flight import Flight
+from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy
+from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
+from rollart.core.events import EnvironmentReset, TrajectoryEnded, TrajectoryStarted, TurnEnded
+from rollart.core.identity import environment_seed, request_seed
+from rollart.core.ports import Environment, Environments, EventSink, Renderer, Reward
+from rollart.core.tokens import TokenBlock, total_length
+from rollart.core.types import (
+    Message,
+    Observation,
+    Piece,
+    Segment,
+    Status,
+    StepResult,
+    StopReason,
+    Trajectory,
+    Turn,
+    Verdict,
+)
+
+BACKSTOP = 2.5
+"""An environment enforces its own deadlines from when an operation starts; waiting behind others
+in its process and being rebuilt after another's hang may add to that. This many times the deadline
+after asking, control gives up by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """Limits of one domain's episodes; times in seconds."""
+
+    max_turns: int
+    max_tokens: int
+    temperature: float
+    env_reset_s: float
+    env_step_s: float
+    reward_s: float
+    episode_s: float
+    policy: str = "agent"
+    run_seed: int = 0
+
+
+@dataclass(slots=True)
+class _Episode:
+    """The trajectory as it grows."""
+
+    pieces: list[Piece] = field(default_factory=list[Piece])
+    segments: list[Segment] = field(default_factory=list[Segment])
+    attachments: tuple[str, ...] = ()
+    history: list[Message] = field(default_factory=list[Message])
+    turns: list[Turn] = field(default_factory=list[Turn])
+    metrics: tuple[tuple[str, float], ...] = ()
+    reset_s: float = 0.0
+    reward_s: float = 0.0
+
+    def observe(self, tokens: TokenBlock, *, restarts: bool) -> None:
+        if restarts:
+            self.close_segment()
+        if len(tokens):
+            self.pieces.append(Piece(ids=tokens))
+
+    def close_segment(self) -> None:
+        if any(piece.sampled for piece in self.pieces):
+            self.segments.append(Segment(pieces=tuple(self.pieces), attachments=self.attachments))
+        self.pieces = []
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(segment.sampled_tokens for segment in self.segments) + sum(
+            len(piece.versions) for piece in self.pieces
+        )
+
+
+class EnvManager:
+    """Rolls out trajectories of one domain."""
+
+    def __init__(
+        self,
+        *,
+        environments: Environments,
+        reward: Reward,
+        renderer: Renderer,
+        proxy: LLMProxy,
+        settings: EpisodeSettings,
+        events: EventSink,
+    ) -> None:
+        self._environments = environments
+        self._reward = reward
+        self._renderer = renderer
+        self._proxy = proxy
+        self._settings = settings
+        self._events = events
+        self.progress_at = 0.0
+
+    async def rollout(
+        self,
+        flight: Flight,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
+        temperature: float | None = None,
+    ) -> Trajectory:
+        """Roll one trajectory out and have it scored.
+
+        Args:
+            flight: its record among the live objects; updated as it goes.
+            may_go_on: asked before each turn; who answers False has cancelled the task.
+            temperature: instead of the domain's.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled; engine and environment have let go.
+        """
+        ident = flight.id
+        self._events.emit(
+            TrajectoryStarted(
+                trajectory=str(ident),
+                purpose=ident.purpose.value,
+                domain=ident.domain,
+                task=ident.task,
+                group=ident.group,
+                member=ident.member,
+                attempt=ident.attempt,
+            )
+        )
+        episode = _Episode()
+        status, failure, detail, verdict = Status.FAILED, None, "", None
+        scope = asyncio.timeout(self._settings.episode_s)
+        try:
+            async with scope:
+                status = await self._play(flight, episode, may_go_on, temperature)
+                episode.close_segment()
+                if not episode.sampled_tokens:
+                    status, detail = Status.INVALID, "no token was sampled"
+                else:
+                    flight.waits_for = "reward"
+                    verdict = await self._score(flight, episode, status)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            status, failure, detail = (
+                Status.FAILED,
+                FailureKind.DEADLINE,
+                f"episode exceeded {self._settings.episode_s:g} s, waiting for {flight.waits_for}",
+            )
+        except (EnvironmentFailed, TrajectoryFailure) as error:
+            status, failure, detail = Status.FAILED, error.kind, error.detail
+        except TokenMismatch as error:
+            status, failure, detail = Status.INVALID, FailureKind.TOKENS, str(error)
+        finally:
+            self._proxy.release(ident)
+        if verdict is not None and verdict.score is None:
+            status = Status.FAILED
+            failure = verdict.failure or FailureKind.REWARD_NO_VERDICT
+            detail = verdict.reason
+        episode.close_segment()
+        trajectory = self._trajectory(
+            flight, episode, status, failure=failure, detail=detail, verdict=verdict
+        )
+        self._report(trajectory)
+        return trajectory
+
+    # -- playing -------------------------------------------------------------------------------
+
+    async def _play(
+        self,
+        flight: Flight,
+        episode: _Episode,
+        may_go_on: Callable[[], bool],
+        temperature: float | None,
+    ) -> Status:
+        settings = self._settings
+        environment = await within(
+            BACKSTOP * settings.env_reset_s,
+            self._environments.open(flight.id),
+            lambda: EnvironmentFailed(FailureKind.ENV_OPEN, "no environment came free in time"),
+        )
+        try:
+            observation = await self._reset(environment, flight, episode)
+            for _ in range(settings.max_turns):
+                if not may_go_on():
+                    await asyncio.sleep(0)
+                    raise TrajectoryFailure(FailureKind.CONTROL, "stopped without a cancellation")
+                done = await self._turn(flight, episode, environment, observation, temperature)
+                if done is None:
+                    return Status.TRUNCATED
+                if done.done:
+                    return Status.FINISHED
+                observation = done.observation
+            return Status.TRUNCATED
+        finally:
+            environment.kill()
+
+    async def _reset(
+        self, environment: Environment, flight: Flight, episode: _Episode
+    ) -> Observation:
+        began = now()
+        ok = False
+        seed = environment_seed(flight.id, run_seed=self._settings.run_seed)
+        try:
+            observation = await within(
+                BACKSTOP * self._settings.env_reset_s,
+                environment.reset(flight.task, seed),
+                lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, "reset did not return"),
+            )
+            ok = True
+        finally:
+            episode.reset_s = now() - began
+            self._events.emit(
+                EnvironmentReset(trajectory=str(flight.id), seconds=episode.reset_s, ok=ok)
+            )
+        rendered = await self._renderer.open(observation.messages)
+        episode.history.extend(observation.messages)
+        episode.attachments += observation.attachments
+        episode.observe(rendered.tokens, restarts=True)
+        return observation
+
+    async def _turn(
+        self,
+        flight: Flight,
+        episode: _Episode,
+        environment: Environment,
+        observation: Observation,
+        temperature: float | None,
+    ) -> StepResult | None:
+        """One exchange; None when the context is full before anything could be sampled."""
+        settings = self._settings
+        flight.waits_for = "engine"
+        index = len(episode.turns)
+        start = total_length(piece.ids for piece in episode.pieces)
+        answer = await self._proxy.generate(
+            GenerateCall(
+                trajectory=flight.id,
+                turn=index,
+                prompt=tuple(piece.ids for piece in episode.pieces),
+                max_tokens=settings.max_tokens,
+                temperature=settings.temperature if temperature is None else temperature,
+                seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),
+            ),
+            flight.begin,
+        )
+        completion = answer.completion
+        if completion.stop is StopReason.CONTEXT:
+            return None
+        episode.pieces.append(
+            Piece(ids=completion.ids, logprobs=completion.logprobs, versions=completion.versions)
+        )
+        message = await self._renderer.parse(completion.ids)
+        episode.history.append(message)
+        flight.waits_for = "environment"
+        began = now()
+        result = await within(
+            BACKSTOP * settings.env_step_s,
+            environment.step(message),
+            lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, f"step {index} did not return"),
+        )
+        turn = Turn(
+            segment=len(episode.segments),
+            start=start,
+            end=start + len(completion.ids),
+            observation="\n".join(message.content for message in observation.messages),
+            action=message.content,
+            tool_calls=message.tool_calls,
+            stop=completion.stop,
+            engine=completion.engine,
+            reward=result.reward,
+            cost=completion.cost,
+            proxy_queued_s=answer.queued_s,
+            env_s=now() - began,
+        )
+        episode.turns.append(turn)
+        episode.metrics = result.metrics or episode.metrics
+        self._turn_ended(flight, turn, index, answer)
+        if not result.done:
+            rendered = await self._renderer.extend(
+                episode.history, completion.ids, result.observation.messages
+            )
+            episode.observe(rendered.tokens, restarts=rendered.restarts)
+            episode.history.extend(result.observation.messages)
+            episode.attachments += result.observation.attachments
+        return result
+
+    async def _score(self, flight: Flight, episode: _Episode, status: Status) -> Verdict:
+        began = now()
+        seconds = BACKSTOP * self._settings.reward_s
+        verdict = await within(
+            seconds,
+            self._reward.score(self._trajectory(flight, episode, status)),
+            lambda: TrajectoryFailure(FailureKind.REWARD_TIMEOUT, f"no verdict in {seconds:g} s"),
+        )
+        episode.reward_s = now() - began
+        return verdict
+
+    # -- records -------------------------------------------------------------------------------
+
+    def _trajectory(
+        self,
+        flight: Flight,
+        episode: _Episode,
+        status: Status,
+        *,
+        failure: FailureKind | None = None,
+        detail: str = "",
+        verdict: Verdict | None = None,
+    ) -> Trajectory:
+        return Trajectory(
+            id=flight.id,
+            policy=self._settings.policy,
+            task=flight.task,
+            segments=tuple(episode.segments),
+            turns=tuple(episode.turns),
+            start_version=flight.start_version,
+            status=status,
+            failure=failure,
+            detail=detail,
+            verdict=verdict,
+            metrics=episode.metrics,
+            started_at=flight.started_at,
+            ended_at=now(),
+            reset_s=episode.reset_s,
+            reward_s=episode.reward_s,
+        )
+
+    def _turn_ended(self, flight: Flight, turn: Turn, index: int, answer: Answer) -> None:
+        versions = answer.completion.versions.runs
+        self.progress_at = now()
+        self._events.emit(
+            TurnEnded(
+                trajectory=str(flight.id),
+                turn=index,
+                engine=turn.engine,
+                prompt_tokens=turn.start,
+                sampled_tokens=turn.end - turn.start,
+                cost=turn.cost,
+                proxy_queued_s=turn.proxy_queued_s,
+                env_s=turn.env_s,
+                first_version=versions[0][0] if versions else -1,
+                last_version=versions[-1][0] if versions else -1,
+                stop=turn.stop.value,
+                interruptions=answer.interruptions,
+            )
+        )
+
+    def _report(self, trajectory: Trajectory) -> None:
+        self.progress_at = now()
+        self._events.emit(
+            TrajectoryEnded(
+                trajectory=str(trajectory.id),
+                purpose=trajectory.id.purpose.value,
+                domain=trajectory.id.domain,
+                status=trajectory.status.value,
+                failure=trajectory.failure.value if trajectory.failure is not None else "",
+                detail=trajectory.detail,
+                turns=len(trajectory.turns),
+                prompt_tokens=trajectory.tokens - trajectory.sampled_tokens,
+                sampled_tokens=trajectory.sampled_tokens,
+                start_version=trajectory.start_version,
+                score=trajectory.score,
+                success=trajectory.metric("success"),
+                elapsed_s=trajectory.ended_at - trajectory.started_at,
+                reset_s=trajectory.reset_s,
+                reward_s=trajectory.reward_s,
+            )
+        )

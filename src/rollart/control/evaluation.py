@@ -1,0 +1,123 @@
+"""Evaluation on held-out tasks, each trajectory under one version.
+
+Invariant: nothing here enters the ledger, takes a credit or is trained on; a trajectory whose
+tokens came from another version than the one evaluated is not counted.
+Who waits: the controller, for `evaluate`; bounded by the episodes' own deadlines.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rollart.control.deadline import now
+from rollart.control.env_manager import EnvManager
+from rollart.control.flight import Flight
+from rollart.core.events import Evaluated, GapMeasured
+from rollart.core.identity import Purpose, TrajectoryId
+from rollart.core.ports import EventSink, Trainer
+from rollart.core.types import Task, Trajectory
+
+GAP_TRAJECTORIES = 64
+"""How many sampled trajectories the trainer scores to compare log-probs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """`concurrency` bounds the trajectories at once."""
+
+    run: str
+    concurrency: int
+
+
+class Evaluator:
+    """Evaluates every domain that has held-out tasks."""
+
+    def __init__(
+        self,
+        *,
+        managers: Mapping[str, EnvManager],
+        heldout: Mapping[str, Sequence[Task]],
+        temperatures: Mapping[str, float],
+        trainer: Trainer,
+        settings: EvaluationSettings,
+        events: EventSink,
+    ) -> None:
+        self._managers = managers
+        self._heldout = heldout
+        self._temperatures = temperatures
+        self._trainer = trainer
+        self._settings = settings
+        self._events = events
+        self._round = 0
+
+    async def evaluate(self, when: str, version: int) -> None:
+        """Sample and play greedily on the held-out tasks; compare log-probs on the sampled."""
+        for domain, tasks in self._heldout.items():
+            if not tasks:
+                continue
+            temperature = self._temperatures[domain]
+            sampled = await self._play(domain, tasks, temperature, "sampled", when, version)
+            await self._play(domain, tasks, 0.0, "greedy", when, version)
+            await self._compare(sampled[:GAP_TRAJECTORIES], temperature, version)
+
+    async def _play(  # noqa: PLR0917
+        self,
+        domain: str,
+        tasks: Sequence[Task],
+        temperature: float,
+        mode: str,
+        when: str,
+        version: int,
+    ) -> list[Trajectory]:
+        began = now()
+        self._round += 1
+        room = asyncio.Semaphore(self._settings.concurrency)
+
+        async def one(index: int, task: Task) -> Trajectory:
+            async with room:
+                ident = TrajectoryId(
+                    run=self._settings.run,
+                    domain=domain,
+                    task=task.key,
+                    group=self._round,
+                    member=index,
+                    purpose=Purpose.EVAL,
+                )
+                flight = Flight(id=ident, task=task, started_at=now())
+                return await self._managers[domain].rollout(flight, temperature=temperature)
+
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(i, task)) for i, task in enumerate(tasks)]
+        ended = [task.result() for task in running]
+        counted = [t for t in ended if t.score is not None and is_of_version(t, version)]
+        successes = [value for t in counted if (value := t.metric("success")) is not None]
+        scores = [t.score for t in counted if t.score is not None]
+        self._events.emit(
+            Evaluated(
+                domain=domain,
+                when=when,
+                mode=mode,
+                version=version,
+                tasks=len(tasks),
+                scored=len(counted),
+                success=sum(successes) / len(successes) if successes else None,
+                score=sum(scores) / len(scores) if scores else None,
+                seconds=now() - began,
+            )
+        )
+        return counted
+
+    async def _compare(
+        self, trajectories: Sequence[Trajectory], temperature: float, version: int
+    ) -> None:
+        if not trajectories:
+            return
+        gap = await self._trainer.score(trajectories, temperature)
+        self._events.emit(
+            GapMeasured(version=version, tokens=gap.tokens, maximum=gap.maximum, mean=gap.mean)
+        )
+
+
+def is_of_version(trajectory: Trajectory, version: int) -> bool:
+    """Whether every sampled token came from `version`."""
+    return all(found == version for found, _ in trajectory.version_runs())

@@ -1,0 +1,280 @@
+"""LLMProxy: the only router of generation. It owns every request until its last token.
+
+Invariant: nothing sampled is lost with an engine. A request whose engine goes away, or may no
+longer be used, is sent on with its prompt and what was sampled, its budget shrunk by that; each
+token keeps the version that sampled it. While suspended nothing is sent. After a cancelled
+`generate` the engine has let go of the request.
+Who waits: EnvManagers, for `generate` (unblocked by tokens, a routable engine, or cancellation).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from rollart.control.deadline import now
+from rollart.control.fleet import EngineSlot, EngineState, Fleet
+from rollart.control.routing import choose_engine, token_budget
+from rollart.core.errors import EngineRefused, FailureKind, TokenMismatch, TrajectoryFailure
+from rollart.core.events import LateResult
+from rollart.core.identity import TrajectoryId
+from rollart.core.ports import Affinity, EventSink
+from rollart.core.tokens import (
+    NO_TOKENS,
+    NO_VERSIONS,
+    Prompt,
+    TokenBlock,
+    VersionRuns,
+    join,
+    total_length,
+)
+from rollart.core.types import (
+    NO_COST,
+    Completion,
+    GenerateRequest,
+    RequestCost,
+    StopReason,
+    TokenDelta,
+)
+
+StartSink = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateCall:
+    """What an EnvManager asks for: one turn of one trajectory."""
+
+    trajectory: TrajectoryId
+    turn: int
+    prompt: Prompt
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The turn's completion, the seconds it waited here, and how often it changed engine."""
+
+    completion: Completion
+    queued_s: float
+    interruptions: int
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request on its way. `serial` counts its dispatches: deltas of an older one are late."""
+
+    call: GenerateCall
+    future: "asyncio.Future[Completion]"
+    on_start: StartSink
+    queued_at: float
+    prompt_tokens: int
+    slot: EngineSlot | None = None
+    serial: int = 0
+    queued_s: float = 0.0
+    ids: list[TokenBlock] = field(default_factory=list[TokenBlock])
+    logprobs: list[TokenBlock] = field(default_factory=list[TokenBlock])
+    versions: VersionRuns = NO_VERSIONS
+    cost: RequestCost = NO_COST
+
+    @property
+    def request_id(self) -> str:
+        return f"{self.call.trajectory.session}/t{self.call.turn}#{self.serial}"
+
+
+class LLMProxy:
+    """Dispatches each trajectory's requests to engines.
+
+    Args:
+        context: tokens a sequence may hold in all.
+    """
+
+    def __init__(
+        self, fleet: Fleet, *, affinity: Affinity, context: int, events: EventSink
+    ) -> None:
+        self._fleet = fleet
+        self._affinity = affinity
+        self._context = context
+        self._events = events
+        self._queue: deque[_Pending] = deque()
+        self._holder: dict[str, str] = {}
+        fleet.on_lost = self._move
+        fleet.on_routable = self._pump
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def generate(self, call: GenerateCall, on_start: StartSink) -> Answer:
+        """Sample one turn.
+
+        `on_start` gets the version of the engine each time the request is sent to one.
+
+        Raises:
+            TokenMismatch: the engine's answer is malformed; the request is dropped there.
+            TrajectoryFailure: the engine refuses the request.
+        """
+        pending = _Pending(
+            call=call,
+            future=asyncio.get_running_loop().create_future(),
+            on_start=on_start,
+            queued_at=now(),
+            prompt_tokens=total_length(call.prompt),
+        )
+        if self._budget(pending) <= 0:
+            return Answer(
+                completion=_complete(pending, StopReason.CONTEXT), queued_s=0.0, interruptions=0
+            )
+        self._queue.append(pending)
+        self._pump()
+        try:
+            completion = await pending.future
+        except EngineRefused as error:
+            raise TrajectoryFailure(FailureKind.ENGINE, str(error)) from error
+        except (asyncio.CancelledError, TokenMismatch):
+            await self._drop(pending)
+            raise
+        return Answer(
+            completion=completion, queued_s=pending.queued_s, interruptions=pending.serial - 1
+        )
+
+    def release(self, trajectory: TrajectoryId) -> None:
+        """The trajectory is over: its KV may go."""
+        session = trajectory.session
+        holder = self._holder.pop(session, None)
+        slot = self._fleet.slot(holder) if holder is not None else None
+        if slot is not None and slot.state is not EngineState.LOST:
+            slot.engine.release(session)
+
+    async def suspend(self) -> None:
+        """No request is sent from here on; returns when no engine steps."""
+        await self._fleet.pause()
+
+    async def resume(self) -> None:
+        """Engines run on and waiting requests are sent."""
+        await self._fleet.resume()
+
+    # -- dispatch ----------------------------------------------------------------------------
+
+    def _budget(self, pending: _Pending) -> int:
+        return token_budget(
+            max_tokens=pending.call.max_tokens,
+            prompt_tokens=pending.prompt_tokens,
+            sampled_tokens=len(pending.versions),
+            context=self._context,
+        )
+
+    def _pump(self) -> None:
+        """Send what waits, first come first served."""
+        while self._queue and not self._fleet.suspended:
+            pending = self._queue[0]
+            trajectory = pending.call.trajectory
+            engine = choose_engine(
+                self._fleet.routable(),
+                wanted=self._affinity.wanted(trajectory.domain),
+                holder=self._holder.get(trajectory.session),
+            )
+            slot = self._fleet.slot(engine) if engine is not None else None
+            if slot is None:
+                return
+            self._queue.popleft()
+            self._dispatch(pending, slot)
+
+    def _dispatch(self, pending: _Pending, slot: EngineSlot) -> None:
+        budget = self._budget(pending)
+        if budget <= 0:
+            self._finish(pending, StopReason.LENGTH)
+            return
+        call = pending.call
+        pending.serial += 1
+        pending.slot = slot
+        pending.queued_s += now() - pending.queued_at
+        if not slot.inflight:
+            slot.progress_at = now()
+        slot.inflight[pending.request_id] = pending
+        self._holder[call.trajectory.session] = slot.binding.worker
+        pending.on_start(slot.version)
+        slot.engine.add(
+            GenerateRequest(
+                id=pending.request_id,
+                session=call.trajectory.session,
+                prompt=(*call.prompt, *pending.ids),
+                max_tokens=budget,
+                temperature=call.temperature,
+                seed=call.seed,
+                offset=len(pending.versions),
+            ),
+            partial(self._on_delta, pending, pending.serial, slot),
+        )
+
+    def _on_delta(
+        self, pending: _Pending, serial: int, slot: EngineSlot, delta: TokenDelta
+    ) -> None:
+        if serial != pending.serial or pending.slot is not slot or pending.future.done():
+            self._events.emit(LateResult(what="tokens", identity=delta.request_id))
+            return
+        slot.progress_at = now()
+        if delta.refused is not None:
+            self._detach(pending)
+            pending.future.set_exception(EngineRefused(f"{slot.binding.worker}: {delta.refused}"))
+            return
+        if len(delta.ids) != len(delta.logprobs):
+            pending.future.set_exception(
+                TokenMismatch(delta.request_id, len(delta.ids), len(delta.logprobs))
+            )
+            return
+        if len(delta.ids):
+            pending.ids.append(delta.ids)
+            pending.logprobs.append(delta.logprobs)
+            pending.versions = pending.versions.append(delta.version, len(delta.ids))
+        if delta.cost is not None:
+            pending.cost = pending.cost + delta.cost
+        if delta.finish is not None:
+            self._finish(pending, delta.finish)
+
+    def _finish(self, pending: _Pending, stop: StopReason) -> None:
+        completion = _complete(pending, stop)
+        self._detach(pending)
+        if not pending.future.done():
+            pending.future.set_result(completion)
+
+    def _detach(self, pending: _Pending) -> None:
+        if pending.slot is not None:
+            pending.slot.inflight.pop(pending.request_id, None)
+
+    # -- moving and dropping -------------------------------------------------------------------
+
+    def _move(self, slot: EngineSlot) -> int:
+        """Take back all requests of an engine; they go to the front, in their order."""
+        moved = [pending for pending in slot.inflight.values() if isinstance(pending, _Pending)]
+        slot.inflight.clear()
+        for pending in reversed(moved):
+            pending.slot = None
+            pending.queued_at = now()
+            self._queue.appendleft(pending)
+        self._pump()
+        return len(moved)
+
+    async def _drop(self, pending: _Pending) -> None:
+        """Forget a request here and at its engine."""
+        slot = pending.slot
+        self._detach(pending)
+        if slot is None:
+            with suppress(ValueError):
+                self._queue.remove(pending)
+        elif slot.state is not EngineState.LOST:
+            await self._fleet.abort(slot, (pending.request_id,))
+
+
+def _complete(pending: _Pending, stop: StopReason) -> Completion:
+    return Completion(
+        ids=join(pending.ids) if pending.ids else NO_TOKENS,
+        logprobs=join(pending.logprobs) if pending.logprobs else NO_TOKENS,
+        versions=pending.versions,
+        stop=stop,
+        engine=pending.slot.binding.worker if pending.slot is not None else "",
+        cost=pending.cost,
+    )
