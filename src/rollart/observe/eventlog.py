@@ -241,7 +241,9 @@ def _decode(line: bytes) -> Stamped:
     except msgspec.ValidationError:
         table = cast("dict[str, Any]", msgspec.json.decode(raw.event))
         event = msgspec.convert(_nan_for_null(table, kind), kind)
-    return Stamped(time=raw.time, seq=raw.seq, incarnation=raw.incarnation, event=event)
+    return Stamped(
+        time=raw.time, seq=raw.seq, incarnation=raw.incarnation, event=cast(Event, event)
+    )
 
 
 def _nan_for_null(table: Mapping[str, Any], kind: type) -> dict[str, Any]:

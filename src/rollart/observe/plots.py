@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollart.core.events import Phase
-from rollart.observe.history import History
-from rollart.observe.intervals import Interval, clipped
+from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History
+from rollart.observe.intervals import Interval, clipped, intersection
 from rollart.observe.summary import RunSummary, summary_of
 from rollart.observe.words import duration, number, percent
 
@@ -53,7 +53,7 @@ def draw(history: History, path: Path) -> None:
     rows = _timeline_rows(history)
     figure = Figure(figsize=(13, 9.6 + 0.28 * len(rows)), layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.32 + 0.11 * len(rows)))
+    grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.42 + 0.11 * len(rows)))
     figure.suptitle(_title(summary), fontsize=13, x=0.01, ha="left")
     _draw_quality(figure.add_subplot(grid[0, 0]), history, summary)
     _draw_lags(figure.add_subplot(grid[0, 1]), history, summary)
@@ -75,7 +75,12 @@ def _title(summary: RunSummary) -> str:
     return "   ·   ".join(parts)
 
 
-def _prepare(axes: "Axes", title: str) -> None:
+def _prepare(axes: "Axes", title: str, *, over_steps: bool = False) -> None:
+    if over_steps:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("train step")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.8)
@@ -96,7 +101,7 @@ def _smoothed(values: Sequence[float | None], window: int) -> list[float]:
 
 
 def _draw_quality(axes: "Axes", history: History, summary: RunSummary) -> None:
-    _prepare(axes, "Reward and success")
+    _prepare(axes, "Reward and success", over_steps=True)
     places = range(1, len(history.steps) + 1)
     window = max(1, len(history.steps) // 15)
     for label, colour, values in (
@@ -116,7 +121,6 @@ def _draw_quality(axes: "Axes", history: History, summary: RunSummary) -> None:
     }
     for (name, success), style in zip(best.items(), ("--", ":", "-.", (0, (1, 4))), strict=False):
         axes.axhline(success, color="#6b7280", linestyle=style, linewidth=1.2, label=name)
-    axes.set_xlabel("train step")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, loc="best", framealpha=0.85)
 
@@ -151,7 +155,7 @@ def _draw_evaluations(axes: "Axes", history: History) -> None:
 def _draw_lags(axes: "Axes", history: History, summary: RunSummary) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    _prepare(axes, "Lags (versions)")
+    _prepare(axes, "Lags (versions)", over_steps=True)
     places = range(1, len(history.steps) + 1)
     axes.plot(
         places,
@@ -184,13 +188,12 @@ def _draw_lags(axes: "Axes", history: History, summary: RunSummary) -> None:
         top = max(top, bound)
     axes.set_ylim(-0.15, top * 1.1 + 1)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("train step")
     axes.legend(fontsize=8, loc="upper left", ncols=2, framealpha=0.85)
 
 
 def _draw_phases(axes: "Axes", history: History) -> None:
     """Seconds of each phase, one bar a step, or the mean of several steps where there are many."""
-    _prepare(axes, "Time by phase")
+    _prepare(axes, "Time by phase", over_steps=True)
     order = sorted({span.step for span in history.phases})
     place = {step: at for at, step in enumerate(order)}
     per_bar = max(1, -(-len(order) // MOST_BARS))
@@ -207,13 +210,14 @@ def _draw_phases(axes: "Axes", history: History) -> None:
         axes.bar(
             [(bar + 0.5) * per_bar + 0.5 for bar in range(bars)],
             heights,
-            width=0.92 * per_bar,
+            width=(0.9 if len(order) <= 30 else 1.0) * per_bar,
             bottom=bottoms,
             color=PHASE_COLOURS[phase],
             label=f"{phase.value.replace('_', ' ')} ({duration(whole)})",
         )
         bottoms = [below + height for below, height in zip(bottoms, heights, strict=True)]
-    axes.set_xlabel("train step" if per_bar == 1 else f"train step (mean of {per_bar})")
+    if per_bar > 1:
+        axes.set_xlabel(f"train step (a bar is the mean of {per_bar})")
     axes.set_ylabel("seconds a step")
     axes.set_ylim(0, 1.35 * max(bottoms, default=0.0) or 1)
     if order:
@@ -233,7 +237,7 @@ def _draw_busy(axes: "Axes", summary: RunSummary) -> None:
             left += part
         axes.text(1.01, at, percent(share.busy), va="center", fontsize=9)
     axes.set_yticks(range(len(devices)), [f"{s.device} ({s.hardware})" for s in devices])
-    axes.set_ylim(len(devices) - 0.4, -0.6)
+    axes.set_ylim(len(devices) - 0.4, -0.6 - 0.22 * max(len(devices), 2))
     axes.set_xlim(0, 1.08)
     axes.set_xlabel(
         f"training and generation at once: {duration(summary.overlap_s)} of "
@@ -241,7 +245,7 @@ def _draw_busy(axes: "Axes", summary: RunSummary) -> None:
     )
     handles = [_patch(_work_colour(work, works), work) for work in works]
     if handles:
-        axes.legend(handles=handles, fontsize=8, loc="lower right", ncols=3, framealpha=0.9)
+        axes.legend(handles=handles, fontsize=8, loc="upper left", ncols=5, frameon=False)
 
 
 def _work_colour(work: str, works: Sequence[str]) -> str:
@@ -259,7 +263,7 @@ def _patch(colour: str, label: str) -> object:
 
 def _timeline_rows(history: History) -> list[str]:
     """Devices from top to bottom: those that train first."""
-    trains = {device for device, work in history.busy if work == "train"}
+    trains = {device for device, work in history.busy if work in TRAIN_WORK}
     return sorted(history.hardware, key=lambda device: (device not in trains, device))[
         :MOST_DEVICES
     ]
@@ -286,11 +290,12 @@ def _draw_timeline(
         for (name, work), intervals in history.busy.items():
             if name == device:
                 _strip(axes, at, intervals, window, _work_colour(work, works))
-    for row in history.steps:
-        if window[0] <= row.ended_at <= window[1]:
+    _strip(axes, len(devices) + 1, _at_once(history), window, "#111827")
+    for place, row in enumerate(history.steps, 1):
+        if window[0] < row.ended_at <= window[1]:
             axes.axvline(row.ended_at - window[0], color="#111827", linewidth=0.7, alpha=0.5)
             axes.annotate(
-                f"step {row.step} ends",
+                f"step {place} ends",
                 (row.ended_at - window[0], 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(-3, -2),
@@ -300,8 +305,8 @@ def _draw_timeline(
                 va="top",
                 color="#374151",
             )
-    axes.set_yticks(range(len(devices) + 1), ["six steps", *devices])
-    axes.set_ylim(len(devices) + 0.5, -0.85)
+    axes.set_yticks(range(len(devices) + 2), ["six steps", *devices, "train + generate"])
+    axes.set_ylim(len(devices) + 1.5, -0.85)
     axes.set_xlim(0, max(window[1] - window[0], 1e-9))
     axes.set_xlabel("seconds")
     present = {span.phase for span in history.phases}
@@ -313,9 +318,14 @@ def _draw_timeline(
             fontsize=8,
             ncols=min(len(handles), 10),
             loc="upper center",
-            bbox_to_anchor=(0.5, -0.16 - 0.5 / (len(devices) + 2)),
+            bbox_to_anchor=(0.5, -0.16 - 0.5 / (len(devices) + 3)),
             frameon=False,
         )
+
+
+def _at_once(history: History) -> list[Interval]:
+    """When some device trained while some device generated."""
+    return intersection(history.busy_on(TRAIN_WORK), history.busy_on(GENERATION_WORK))
 
 
 def _strip(
