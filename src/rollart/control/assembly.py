@@ -1,0 +1,219 @@
+"""A controller from a job and a launcher: who gets which part of the configuration.
+
+Invariant: the same assembly serves every runtime; only the launcher differs.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollart.control.admission import Credits
+from rollart.control.controller import Controller, ControllerSettings
+from rollart.control.env_manager import EnvManager, EpisodeSettings
+from rollart.control.evaluation import EvaluationSettings, Evaluator
+from rollart.control.fleet import Fleet, FleetSettings
+from rollart.control.ledger import Ledger
+from rollart.control.llm_proxy import LLMProxy
+from rollart.control.protocols import protocol_policy
+from rollart.control.sample_buffer import SampleBuffer
+from rollart.control.scheduler import RolloutScheduler, SchedulerSettings
+from rollart.control.task_queue import TaskQueue
+from rollart.control.weight_sync import SyncSettings, WeightSync
+from rollart.core.config import GROUP_RELATIVE, DomainConfig, JobConfig
+from rollart.core.ports import (
+    Affinity,
+    Binding,
+    Environments,
+    EventSink,
+    Launcher,
+    Renderer,
+    Reward,
+    TaskSource,
+    Trainer,
+)
+from rollart.core.types import Task
+
+POLICY = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainParts:
+    """What one domain needs at run time."""
+
+    config: DomainConfig
+    environments: Environments
+    reward: Reward
+    tasks: TaskSource
+    heldout: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where workers go: one binding an engine, one for the trainer, and the wanted classes."""
+
+    engines: tuple[Binding, ...]
+    trainer: Binding
+    affinity: Affinity
+
+
+def uniform_placement(engines: int, *, hardware: str, pool: str) -> Placement:
+    """Every worker on one class of hardware, as on a single machine."""
+    return Placement(
+        engines=tuple(
+            Binding(worker=f"engine-{i}", hardware=hardware, parts=((pool, "generate"),))
+            for i in range(engines)
+        ),
+        trainer=Binding(worker="trainer", hardware=hardware, parts=((pool, "train"),)),
+        affinity=Affinity(by_domain={}),
+    )
+
+
+async def assemble(
+    job: JobConfig,
+    launcher: Launcher,
+    *,
+    run_id: str,
+    placement: Placement,
+    save_to: str | None,
+    events: EventSink,
+) -> Controller:
+    """Launch everything but the engines, which the controller starts, and connect the parts."""
+    async with asyncio.TaskGroup() as group:
+        trainer = group.create_task(launcher.trainer(placement.trainer))
+        renderer = group.create_task(launcher.renderer())
+        domains = [group.create_task(_domain(job, config, launcher)) for config in job.domains]
+    parts = {task.result().config.tag: task.result() for task in domains}
+    return connect(
+        job,
+        launcher,
+        trainer=trainer.result(),
+        renderer=renderer.result(),
+        domains=parts,
+        run_id=run_id,
+        placement=placement,
+        save_to=save_to,
+        events=events,
+    )
+
+
+async def _domain(job: JobConfig, config: DomainConfig, launcher: Launcher) -> DomainParts:
+    return DomainParts(
+        config=config,
+        environments=await launcher.environments(config.tag),
+        reward=await launcher.reward(config.tag),
+        tasks=await launcher.tasks(config.tag),
+        heldout=await launcher.heldout(config.tag, job.eval.tasks) if job.eval.tasks else (),
+    )
+
+
+def connect(
+    job: JobConfig,
+    launcher: Launcher,
+    *,
+    trainer: Trainer,
+    renderer: Renderer,
+    domains: Mapping[str, DomainParts],
+    run_id: str,
+    placement: Placement,
+    save_to: str | None,
+    events: EventSink,
+) -> Controller:
+    """Connect parts that exist already."""
+    protocol = protocol_policy(job.protocol.name, job.protocol.alpha)
+    fleet = Fleet(launcher, placement.engines, _fleet_settings(job), events)
+    proxy = LLMProxy(fleet, affinity=placement.affinity, context=job.model.context, events=events)
+    managers = {
+        tag: EnvManager(
+            environments=domain.environments,
+            reward=domain.reward,
+            renderer=renderer,
+            proxy=proxy,
+            settings=_episode_settings(job, domain.config),
+            events=events,
+        )
+        for tag, domain in domains.items()
+    }
+    ledger = Ledger(events)
+    scheduler = RolloutScheduler(
+        tasks=TaskQueue(
+            {tag: domain.tasks for tag, domain in domains.items()},
+            {tag: domain.config.weight for tag, domain in domains.items()},
+        ),
+        managers=managers,
+        buffer=SampleBuffer(),
+        ledger=ledger,
+        credits=Credits(protocol.batches_outstanding * job.rollout.batch_groups),
+        protocol=protocol,
+        settings=_scheduler_settings(job, run_id),
+        events=events,
+    )
+    evaluator = Evaluator(
+        managers=managers,
+        heldout={tag: domain.heldout for tag, domain in domains.items()},
+        temperatures={tag: domain.config.temperature for tag, domain in domains.items()},
+        trainer=trainer,
+        settings=EvaluationSettings(run=run_id, concurrency=job.capacity_trajectories),
+        events=events,
+    )
+    return Controller(
+        fleet=fleet,
+        scheduler=scheduler,
+        sync=lambda progress: WeightSync(
+            scheduler=scheduler,
+            proxy=proxy,
+            fleet=fleet,
+            trainer=trainer,
+            protocol=protocol,
+            settings=SyncSettings(
+                batch_groups=job.rollout.batch_groups,
+                train_s=job.timeouts.train_s,
+                weights_s=job.timeouts.weights_s,
+            ),
+            events=events,
+            progress=progress,
+        ),
+        trainer=trainer,
+        evaluator=evaluator,
+        ledger=ledger,
+        settings=ControllerSettings(
+            steps=job.run.steps, time_limit_s=job.run.time_limit_s, save_to=save_to
+        ),
+        events=events,
+    )
+
+
+def _fleet_settings(job: JobConfig) -> FleetSettings:
+    return FleetSettings(
+        engine_s=job.timeouts.engine_s,
+        weights_s=job.timeouts.weights_s,
+        restarts=job.faults.engine_restarts,
+        policy=POLICY,
+    )
+
+
+def _episode_settings(job: JobConfig, domain: DomainConfig) -> EpisodeSettings:
+    times = job.timeouts
+    return EpisodeSettings(
+        max_turns=domain.max_turns,
+        max_tokens=domain.max_tokens,
+        temperature=domain.temperature,
+        env_reset_s=times.env_reset_s,
+        env_step_s=times.env_step_s,
+        reward_s=times.reward_s,
+        episode_s=times.episode_s,
+        policy=POLICY,
+        run_seed=job.run.seed,
+    )
+
+
+def _scheduler_settings(job: JobConfig, run_id: str) -> SchedulerSettings:
+    relative = job.train.advantage in GROUP_RELATIVE
+    return SchedulerSettings(
+        run=run_id,
+        group_size=job.rollout.group_size,
+        members_needed=2 if relative else 1,
+        attempts=job.faults.attempts,
+        drop_zero_variance=job.train.drop_zero_variance,
+        max_dead_groups=job.faults.max_dead_groups,
+        stall_s=job.timeouts.stall_s,
+    )
