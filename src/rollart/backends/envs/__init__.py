@@ -1,0 +1,1 @@
+"""Environments that the package brings: FrozenLake as text, and any Gymnasium environment."""
