@@ -11,6 +11,7 @@ from rollart.core.events import (
     EngineDown,
     Evaluated,
     Event,
+    Phase,
     RunEnded,
     RunStarted,
     Stamped,
@@ -186,13 +187,14 @@ def _last_step(row: StepRow) -> str:
 
 
 def _trainer(progress: Progress) -> str:
-    if progress.phase is None:
+    phase = progress.phase
+    if phase is None:
         return "between steps" if progress.steps_done else "waits for the first step"
-    since = duration(progress.now - progress.phase_since)
+    since = duration(progress.now - progress.open_phases[phase])
     have = ""
-    if progress.phase.value == "get_batch":
+    if phase is Phase.GET_BATCH:
         have = f": {progress.buffered_groups} of {progress.batch_groups} groups"
-    return f"{WAITS[progress.phase]}{have} ({since})"
+    return f"{WAITS[phase]}{have} ({since})"
 
 
 def _engine(progress: Progress, name: str, engine: EngineView) -> str:
@@ -201,7 +203,7 @@ def _engine(progress: Progress, name: str, engine: EngineView) -> str:
     if engine.down:
         return f"[red]down[/]: {escape(engine.down)}"
     version = "no version yet" if engine.version is None else f"version {engine.version}"
-    if progress.phase in PAUSING:
+    if PAUSING & progress.open_phases.keys():
         state = "paused, waits for the new weights"
     elif progress.in_flight or progress.evaluating:
         state = f"busy {percent(progress.busy_of(name))} since the last step"

@@ -59,9 +59,7 @@ class History:
     incarnations: int = 0
     steps: list[StepRow] = field(default_factory=list[StepRow])
     phases: list[PhaseSpan] = field(default_factory=list[PhaseSpan])
-    open_phases: dict[tuple[int, Phase], float] = field(
-        default_factory=dict[tuple[int, Phase], float]
-    )
+    training_began: float | None = None
     hardware: dict[str, str] = field(default_factory=dict[str, str])
     busy: dict[tuple[str, str], list[Interval]] = field(
         default_factory=dict[tuple[str, str], list[Interval]]
@@ -83,11 +81,13 @@ class History:
 
     @property
     def training_window(self) -> Interval:
-        """From the first phase to the end of the last; the whole log where there was none."""
-        if not self.phases:
-            whole = (self.first_time, self.last_time)
-            return whole if whole[0] <= whole[1] else (0.0, 0.0)
-        return (min(span.begin for span in self.phases), max(span.end for span in self.phases))
+        """From the first get_batch to the end of the last train step; empty where none ended.
+
+        What comes before and after (start, evaluations) is no training and has no part in shares.
+        """
+        if not self.steps or self.training_began is None:
+            return (0.0, 0.0)
+        return (self.training_began, self.steps[-1].ended_at)
 
     def busy_on(self, works: frozenset[str]) -> list[Interval]:
         """Intervals in which any device did any of `works` (not merged)."""
@@ -111,10 +111,9 @@ class History:
 
     def _take_flow(self, stamped: Stamped) -> None:
         match stamped.event:
-            case PhaseBegan() as event:
-                self.open_phases[event.step, event.phase] = stamped.time
+            case PhaseBegan(phase=Phase.GET_BATCH) if self.training_began is None:
+                self.training_began = stamped.time
             case PhaseEnded() as event:
-                self.open_phases.pop((event.step, event.phase), None)
                 begin, end = stamped.time - event.seconds, stamped.time
                 self.phases.append(
                     PhaseSpan(step=event.step, phase=event.phase, begin=begin, end=end)

@@ -283,7 +283,8 @@ def _draw_timeline(
     window = _timeline_window(history)
     _prepare(axes, "Timeline of a few steps: what the six steps and the devices do")
     axes.grid(visible=False)
-    for span in history.phases:
+    # The longest first: recompute runs beside the train step and is drawn upon it.
+    for span in sorted(history.phases, key=lambda span: span.begin - span.end):
         _strip(axes, 0, [(span.begin, span.end)], window, PHASE_COLOURS[span.phase])
     works = list(dict.fromkeys(work for _, work in history.busy))
     for at, device in enumerate(devices, 1):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rollart.core.events import (
     Admitted,
+    BatchTaken,
     CreditsReturned,
     DeviceBusy,
     Disposed,
@@ -15,6 +16,7 @@ from rollart.core.events import (
     EngineDown,
     EngineUp,
     EnvironmentReset,
+    Evaluated,
     GroupReady,
     Phase,
     PhaseBegan,
@@ -71,8 +73,7 @@ class Progress:
         self.group_size = 0
         self.steps_done = 0
         self.row: StepRow | None = None
-        self.phase: Phase | None = None
-        self.phase_since = 0.0
+        self.open_phases: dict[Phase, float] = {}
         self.now = 0.0
         self.engines: dict[str, EngineView] = {}
         self.outstanding = 0
@@ -86,8 +87,14 @@ class Progress:
         self._evaluating: set[str] = set()
         self._running: set[str] = set()
         self._ready: set[int] = set()
+        self._in_batch = 0
         self._busy: dict[str, list[Interval]] = {}
         self._turn_seconds = [0.0, 0.0, 0.0, 0.0]
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase that began last of those that have not ended (recompute runs beside others)."""
+        return next(reversed(self.open_phases), None)
 
     @property
     def in_flight(self) -> int:
@@ -105,8 +112,8 @@ class Progress:
 
     @property
     def buffered_groups(self) -> int:
-        """Groups that are complete and have not left."""
-        return len(self._ready)
+        """Groups that are complete and not in a batch."""
+        return max(0, len(self._ready) - self._in_batch)
 
     @property
     def left_s(self) -> float | None:
@@ -141,6 +148,7 @@ class Progress:
     def _end_step(self, row: StepRow) -> None:
         self.row = row
         self.steps_done += 1
+        self._in_batch = 0
         self._pace.append(row.seconds)
         self.batch_wait_s, self._waited = self._waited, 0.0
         self._busy.clear()
@@ -191,12 +199,15 @@ class Progress:
                 self.batch_groups = event.batch_groups
                 self.group_size = event.group_size
             case PhaseBegan() as event:
-                self.phase, self.phase_since = event.phase, stamped.time
+                self.open_phases[event.phase] = stamped.time
             case PhaseEnded() as event:
                 if event.phase is Phase.GET_BATCH:
                     self._waited += event.seconds
-                if event.phase is self.phase:
-                    self.phase = None
+                self.open_phases.pop(event.phase, None)
+            case BatchTaken() as event:
+                self._in_batch = event.groups
+            case Evaluated():
+                self._evaluating.clear()
             case EngineUp() as event:
                 self.engines[event.engine] = EngineView()
             case EngineDown() as event:

@@ -5,7 +5,7 @@ Invariant: a row appears exactly when its train step ended; what its batch did n
 
 from dataclasses import dataclass
 
-from rollart.core.events import BatchTaken, PhaseBegan, Stamped, StepTrained
+from rollart.core.events import BatchTaken, Phase, PhaseBegan, Stamped, StepTrained
 from rollart.core.types import TrainStats
 
 
@@ -34,7 +34,10 @@ class StepRow:
 
 
 class StepRows:
-    """Feeds on events; a step's `seconds` run from the end of the step before."""
+    """Feeds on events.
+
+    A step's `seconds` run from the end of the step before, the first one's from its get_batch.
+    """
 
     def __init__(self) -> None:
         self._batches: dict[int, BatchTaken] = {}
@@ -43,8 +46,9 @@ class StepRows:
     def take(self, stamped: Stamped) -> StepRow | None:
         """The row that this event completes, if it does."""
         event = stamped.event
-        if isinstance(event, PhaseBegan) and self._previous_end is None:
-            self._previous_end = stamped.time
+        if isinstance(event, PhaseBegan):
+            if event.phase is Phase.GET_BATCH and self._previous_end is None:
+                self._previous_end = stamped.time
         elif isinstance(event, BatchTaken):
             self._batches[event.step] = event
         elif isinstance(event, StepTrained):

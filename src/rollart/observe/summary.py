@@ -53,8 +53,8 @@ class DeviceShare:
 class RunSummary:
     """A run in numbers.
 
-    Times are seconds, lags versions, shares 0..1. `wall_s` is the whole run, `train_s` from the
-    first phase to the end of the last train step. `tokens_per_s` is prompt and response tokens of
+    Times are seconds, lags versions, shares 0..1. `wall_s` is the whole run with evaluations,
+    `train_s` from the first get_batch to the end of the last train step. `tokens_per_s` is prompt and response tokens of
     all trained batches over `train_s`, the throughput of arXiv 2512.22560; `trained_tokens`
     counts only those with a loss. `overlap_s` is how long some device trained while some device
     generated. `partial` says why the log is not the whole run, None if it is.
@@ -102,7 +102,8 @@ def summary_of(history: History) -> RunSummary:
     """The summary of a gathered run."""
     started, ended, steps = history.started, history.ended, history.steps
     batch_tokens = sum(row.batch_tokens for row in steps)
-    train_s = _train_seconds(history)
+    window = history.training_window
+    train_s = window[1] - window[0]
     return RunSummary(
         run=started.run if started else None,
         runtime=started.runtime if started else None,
@@ -114,7 +115,7 @@ def summary_of(history: History) -> RunSummary:
         steps_planned=started.steps if started else None,
         trained_tokens=sum(row.stats.trained_tokens for row in steps),
         batch_tokens=batch_tokens,
-        wall_s=ended.seconds if ended else max(0.0, history.last_time - history.first_time),
+        wall_s=max(0.0, history.last_time - history.first_time),
         train_s=train_s,
         tokens_per_s=batch_tokens / train_s if train_s > 0 else None,
         start_lag_max=max(
@@ -154,12 +155,6 @@ def _partial(history: History) -> str | None:
     if history.ended is None:
         return "the log has no end: the run is still going, or it was killed"
     return None
-
-
-def _train_seconds(history: History) -> float:
-    if not history.steps:
-        return 0.0
-    return max(0.0, history.steps[-1].ended_at - history.training_window[0])
 
 
 def _token_lag_mean(history: History) -> float | None:
