@@ -72,11 +72,12 @@ def apply_override(table: Table, override: str) -> None:
 
 def _descend(at: Any, part: str, override: str) -> Any:
     if isinstance(at, list):
-        return _by_tag(cast("list[Table]", at), part, override)
+        return _by_tag(cast("list[object]", at), part, override)
     return cast("Table", at).setdefault(part, {})
 
 
-def _by_tag(entries: list[Table], tag: str, override: str) -> Table:
+def _by_tag(given: list[object], tag: str, override: str) -> Table:
+    entries = [cast("Table", entry) for entry in given if isinstance(entry, dict)]
     for entry in entries:
         if entry.get("tag") == tag:
             return entry
@@ -87,34 +88,63 @@ def _by_tag(entries: list[Table], tag: str, override: str) -> Table:
 def _toml_value(text: str) -> Any:
     """A TOML value; bare words are taken as strings, so that quotes may be left out."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def explain(problem: ErrorDetails, table: Mapping[str, Any]) -> str:
-    """One line for one problem that validation found."""
-    where = _name(problem["loc"], table)
+    """One line for one problem that validation found: key, value, rule and a valid value."""
+    location = problem["loc"]
+    where = _name(location, table)
     kind = problem["type"]
     if kind == "extra_forbidden":
-        return _unknown_key(where, problem["loc"])
+        return _unknown_key(where, location)
     if kind == "missing":
-        return f"{where}: missing; {_hint(problem['loc'])}"
+        return f"{where}: missing; {_hint(location)}"
     message = problem["msg"].removeprefix("Value error, ")
     if kind == "value_error":
-        return message
-    return f"{where} = {problem['input']!r}: {message[:1].lower()}{message[1:]}"
+        return f"{where} = {_shown(problem['input'])}: {message}" if where else message
+    rule = _RULES.get(kind) or f"{message[:1].lower()}{message[1:]}"
+    return f"{where} = {_shown(problem['input'])}: {rule}; {_hint(location)}"
+
+
+_RULES = {
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+    "tuple_type": "must be an array of tables",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "is not of the right form",
+}
+"""Rules that validation words for programmers, by its name for the error."""
+
+_LONGEST_SHOWN = 80
+
+
+def _shown(value: object) -> str:
+    """A value as a job file writes it, on one line and not too long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _name(location: Iterable[str | int], table: Mapping[str, Any]) -> str:
     parts: list[str] = []
-    entries = cast("Sequence[Table]", table.get("domains", ()))
     for part in location:
         if isinstance(part, int):
-            parts[-1] += f"[{entries[part].get('tag', part)}]"
+            parts[-1] += f"[{_tag_of(table, part)}]"
         else:
             parts.append(part)
     return ".".join(parts)
+
+
+def _tag_of(table: Mapping[str, Any], place: int) -> object:
+    """The tag of a domain, or its place where it has none."""
+    entry = cast("Sequence[object]", table["domains"])[place]
+    return cast("Table", entry).get("tag", place) if isinstance(entry, dict) else place
 
 
 def _unknown_key(where: str, location: Sequence[str | int]) -> str:
@@ -126,15 +156,21 @@ def _unknown_key(where: str, location: Sequence[str | int]) -> str:
 
 def known_keys(location: Sequence[str | int] = ()) -> list[str]:
     """The keys that may stand in the section at `location`."""
+    model = _section(location)
+    return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+def _section(location: Sequence[str | int]) -> type[BaseModel]:
+    """The section at `location`, or the last one on the way to it."""
     model: type[BaseModel] = JobConfig
     for part in location:
         if isinstance(part, int):
             model = DomainConfig
-        else:
-            annotation = model.model_fields[part].annotation
+        elif (field := model.model_fields.get(part)) is not None:
+            annotation = field.annotation
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 model = annotation
-    return sorted(field.alias or name for name, field in model.model_fields.items())
+    return model
 
 
 def all_keys() -> list[str]:
@@ -149,10 +185,31 @@ def all_keys() -> list[str]:
 
 
 def _hint(location: Sequence[str | int]) -> str:
-    hints = {
-        "model": 'say where the model is: [model] path = "DIRECTORY"',
-        "domains": "give at least one [[domains]] with tag and environment",
-        "tag": 'give the domain a name: tag = "FrozenLake"',
-        "environment": 'give the import path of a class: environment = "module:Class"',
-    }
-    return hints.get(str(location[-1]), "it must be given")
+    """What to write there: an example, or the default."""
+    key = str(location[-1])
+    if key in _EXAMPLES:
+        return _EXAMPLES[key]
+    if location[0] == "domains" and isinstance(location[-1], int):
+        return _EXAMPLES["domains"]
+    field = _section(location[:-1]).model_fields.get(key)
+    default: object = None if field is None else field.get_default(call_default_factory=True)
+    if isinstance(default, BaseModel):
+        return f"write [{key}] and below it key = value"
+    if default is None:
+        return "leave it out, or give another value"
+    return f"use {_shown(default)} (the default)"
+
+
+_EXAMPLES = {
+    "schema": "use schema = 1",
+    "model": 'say where the model is: [model] and below it path = "DIRECTORY"',
+    "path": 'use the directory of a Hugging Face model, such as path = "models/SmolLM2-135M"',
+    "make": 'use the import path of a function, such as make = "module:function"',
+    "domains": "give at least one [[domains]] with tag and environment",
+    "tag": 'use letters, digits, "_", "." and "-", such as tag = "FrozenLake"',
+    "environment": 'use the import path of a class, such as environment = "module:Class"',
+    "reward": 'use the import path of a function, such as reward = "module:function"',
+    "options": "use a table, such as options = { size = 4 }",
+    "time_limit_s": "use seconds, such as time_limit_s = 300, or leave it out",
+}
+"""What may be written for keys without a telling default."""
