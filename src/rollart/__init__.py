@@ -1,0 +1,26 @@
+"""RollArt: reinforcement-learning training of LLM agents on disaggregated hardware.
+
+Importing this package loads neither torch nor transformers; backends are imported when used.
+"""
+
+from rollart.core.types import (
+    Message,
+    Observation,
+    StepResult,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+    Verdict,
+)
+
+__all__ = [
+    "Message",
+    "Observation",
+    "StepResult",
+    "Task",
+    "ToolCall",
+    "Trajectory",
+    "Turn",
+    "Verdict",
+]
