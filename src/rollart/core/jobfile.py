@@ -100,13 +100,13 @@ def explain(problem: ErrorDetails, table: Mapping[str, Any]) -> str:
     where = _name(location, table)
     kind = problem["type"]
     if kind == "extra_forbidden":
-        return _unknown_key(where, location)
+        return _unknown_key(f"{where} = {_shown(problem['input'])}", location)
     if kind == "missing":
         return f"{where}: missing; {_hint(location)}"
     message = problem["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return f"{where} = {_shown(problem['input'])}: {message}" if where else message
-    rule = _RULES.get(kind) or f"{message[:1].lower()}{message[1:]}"
+    rule = _RULES.get(kind) or message.replace("Input should be", "must be")
     return f"{where} = {_shown(problem['input'])}: {rule}; {_hint(location)}"
 
 

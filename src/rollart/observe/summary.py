@@ -54,10 +54,11 @@ class RunSummary:
     """A run in numbers.
 
     Times are seconds, lags versions, shares 0..1. `wall_s` is the whole run with evaluations,
-    `train_s` from the first get_batch to the end of the last train step. `tokens_per_s` is prompt and response tokens of
-    all trained batches over `train_s`, the throughput of arXiv 2512.22560; `trained_tokens`
-    counts only those with a loss. `overlap_s` is how long some device trained while some device
-    generated. `partial` says why the log is not the whole run, None if it is.
+    `train_s` from the first get_batch to the end of the last train step. `tokens_per_s` is
+    prompt and response tokens of all trained batches over `train_s`, the throughput of arXiv
+    2512.22560; `trained_tokens` counts only those with a loss. `overlap_s` is how long some
+    device trained while some device generated. `partial` says why the log is not the whole run,
+    None if it is.
     """
 
     run: str | None
