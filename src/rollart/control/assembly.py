@@ -56,6 +56,23 @@ class Placement:
     affinity: Affinity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlParts:
+    """The classes a controller is made of. Replace one to try another policy, or to break it."""
+
+    fleet: type[Fleet] = Fleet
+    proxy: type[LLMProxy] = LLMProxy
+    manager: type[EnvManager] = EnvManager
+    scheduler: type[RolloutScheduler] = RolloutScheduler
+    buffer: type[SampleBuffer] = SampleBuffer
+    credits: type[Credits] = Credits
+    ledger: type[Ledger] = Ledger
+    sync: type[WeightSync] = WeightSync
+
+
+STANDARD = ControlParts()
+
+
 def uniform_placement(engines: int, *, hardware: str, pool: str) -> Placement:
     """Every worker on one class of hardware, as on a single machine."""
     return Placement(
@@ -76,23 +93,24 @@ async def assemble(
     placement: Placement,
     save_to: str | None,
     events: EventSink,
+    parts: ControlParts = STANDARD,
 ) -> Controller:
     """Launch everything but the engines, which the controller starts, and connect the parts."""
     async with asyncio.TaskGroup() as group:
         trainer = group.create_task(launcher.trainer(placement.trainer))
         renderer = group.create_task(launcher.renderer())
         domains = [group.create_task(_domain(job, config, launcher)) for config in job.domains]
-    parts = {task.result().config.tag: task.result() for task in domains}
     return connect(
         job,
         launcher,
         trainer=trainer.result(),
         renderer=renderer.result(),
-        domains=parts,
+        domains={task.result().config.tag: task.result() for task in domains},
         run_id=run_id,
         placement=placement,
         save_to=save_to,
         events=events,
+        parts=parts,
     )
 
 
@@ -117,13 +135,16 @@ def connect(
     placement: Placement,
     save_to: str | None,
     events: EventSink,
+    parts: ControlParts = STANDARD,
 ) -> Controller:
     """Connect parts that exist already."""
     protocol = protocol_policy(job.protocol.name, job.protocol.alpha)
-    fleet = Fleet(launcher, placement.engines, _fleet_settings(job), events)
-    proxy = LLMProxy(fleet, affinity=placement.affinity, context=job.model.context, events=events)
+    fleet = parts.fleet(launcher, placement.engines, _fleet_settings(job), events)
+    proxy = parts.proxy(
+        fleet, affinity=placement.affinity, context=job.model.context, events=events
+    )
     managers = {
-        tag: EnvManager(
+        tag: parts.manager(
             environments=domain.environments,
             reward=domain.reward,
             renderer=renderer,
@@ -133,16 +154,16 @@ def connect(
         )
         for tag, domain in domains.items()
     }
-    ledger = Ledger(events)
-    scheduler = RolloutScheduler(
+    ledger = parts.ledger(events)
+    scheduler = parts.scheduler(
         tasks=TaskQueue(
             {tag: domain.tasks for tag, domain in domains.items()},
             {tag: domain.config.weight for tag, domain in domains.items()},
         ),
         managers=managers,
-        buffer=SampleBuffer(),
+        buffer=parts.buffer(),
         ledger=ledger,
-        credits=Credits(protocol.batches_outstanding * job.rollout.batch_groups),
+        credits=parts.credits(protocol.batches_outstanding * job.rollout.batch_groups),
         protocol=protocol,
         settings=_scheduler_settings(job, run_id),
         events=events,
@@ -158,7 +179,7 @@ def connect(
     return Controller(
         fleet=fleet,
         scheduler=scheduler,
-        sync=lambda progress: WeightSync(
+        sync=lambda progress: parts.sync(
             scheduler=scheduler,
             proxy=proxy,
             fleet=fleet,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollart.control.assembly import assemble, uniform_placement
+from rollart.control.assembly import STANDARD, ControlParts, assemble, uniform_placement
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.jobfile import Table, parse_job
@@ -17,6 +17,7 @@ from rollart.testing.script import Script
 class ScriptedRun:
     """What came of a run: its result, its events with their times, and the fakes behind it."""
 
+    job: JobConfig
     result: RunResult
     events: EventRecorder
     launcher: ScriptedLauncher
@@ -57,6 +58,7 @@ def run_scripted(
     *,
     tasks: int | None = None,
     launcher: Callable[[Script], ScriptedLauncher] | None = None,
+    parts: ControlParts = STANDARD,
     meddle: Callable[[Controller, ScriptedLauncher], None] | None = None,
 ) -> ScriptedRun:
     """Run `job` to its end over fakes.
@@ -64,13 +66,14 @@ def run_scripted(
     Args:
         tasks: how many tasks a domain has; endless without it.
         launcher: makes the launcher, for a test that brings parts of its own.
-        meddle: called before the run starts, to plant a bug or to schedule interference.
+        parts: the control plane's own classes, to plant a bug or try a policy.
+        meddle: called before the run starts, to schedule interference.
     """
 
     async def main() -> ScriptedRun:
         events = EventRecorder()
-        parts = script or Script()
-        fakes = launcher(parts) if launcher else ScriptedLauncher(parts, tasks=tasks)
+        played = script or Script()
+        fakes = launcher(played) if launcher else ScriptedLauncher(played, tasks=tasks)
         controller = await assemble(
             job,
             fakes,
@@ -78,9 +81,10 @@ def run_scripted(
             placement=uniform_placement(job.rollout.engines, hardware="virtual", pool="virtual"),
             save_to="weights",
             events=events,
+            parts=parts,
         )
         if meddle is not None:
             meddle(controller, fakes)
-        return ScriptedRun(result=await controller.run(), events=events, launcher=fakes)
+        return ScriptedRun(job=job, result=await controller.run(), events=events, launcher=fakes)
 
     return run_virtual(main)

@@ -184,13 +184,16 @@ class CountedTasks:
 
 
 class ScriptedTrainer:
-    """Takes its time and counts versions; keeps the identities it trained."""
+    """Takes its time and counts versions; keeps every (version, batch) unless told not to."""
 
-    def __init__(self, script: Script, policy: str = "agent") -> None:
+    def __init__(
+        self, script: Script, policy: str = "agent", *, keeps_batches: bool = True
+    ) -> None:
+        self._keeps_batches = keeps_batches
         self._script = script
         self._version = PolicyVersion(policy, 0)
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.trained: list[tuple[int, tuple[TrajectoryId, ...]]] = []
+        self.batches: list[tuple[int, TrainBatch]] = []
         self.published: list[int] = []
         self.saved: list[str] = []
         self.training = False
@@ -206,7 +209,8 @@ class ScriptedTrainer:
             await asyncio.sleep(seconds)
         finally:
             self.training = False
-        self.trained.append((self._version.number, tuple(t.id for t in batch.trajectories)))
+        if self._keeps_batches:
+            self.batches.append((self._version.number, batch))
         self._version = self._version.next()
         return TrainStats(
             version=self._version.number,
@@ -252,9 +256,16 @@ class ScriptedTrainer:
 class ScriptedLauncher:
     """Launches fakes and keeps hold of them, so that a test can look and interfere."""
 
-    def __init__(self, script: Script | None = None, *, tasks: int | None = None) -> None:
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        tasks: int | None = None,
+        keeps_batches: bool = True,
+    ) -> None:
         self.script = script or Script()
         self._task_count = tasks
+        self._keeps_batches = keeps_batches
         self.engines: list[ScriptedEngine] = []
         self.trainers: list[ScriptedTrainer] = []
         self.environments_of: dict[str, ScriptedEnvironments] = {}
@@ -269,7 +280,7 @@ class ScriptedLauncher:
         return engine
 
     async def trainer(self, binding: Binding) -> Trainer:
-        trainer = ScriptedTrainer(self.script)
+        trainer = ScriptedTrainer(self.script, keeps_batches=self._keeps_batches)
         self.trainers.append(trainer)
         return trainer
 
