@@ -1,0 +1,1 @@
+"""Rewards that come with the package, one a file."""

@@ -1,0 +1,400 @@
+"""Core records as msgpack values, and back: the only language spoken with child processes.
+
+Invariant: every record is spelled out field by field, as an array in a fixed order, so nothing
+that a child sends can become anything but these records. Token blocks travel as raw bytes (int32
+ids, float32 log-probs) or, without content, as their length.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollart.core.errors import FailureKind
+from rollart.core.identity import Purpose, TrajectoryId
+from rollart.core.tokens import (
+    LengthOnly,
+    TokenBlock,
+    VersionRuns,
+    ids_array,
+    logprobs_array,
+)
+from rollart.core.types import (
+    Group,
+    JsonValue,
+    LogprobGap,
+    Message,
+    Observation,
+    Piece,
+    RequestCost,
+    Segment,
+    Status,
+    StepResult,
+    StopReason,
+    Task,
+    ToolCall,
+    TrainBatch,
+    TrainStats,
+    Trajectory,
+    Turn,
+    Verdict,
+)
+
+Packed = Any
+"""Numbers, text, bytes, and lists or maps of them: what msgpack can express."""
+
+
+def plain(value: JsonValue) -> Packed:
+    """A JSON value in plain lists and dicts, whatever mappings and sequences it was made of.
+
+    Raises `TypeError` naming the type of a value that JSON cannot express.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [plain(item) for item in value]
+    raise TypeError(
+        f"{type(value).__name__} is no JSON value; use None, bool, int, float, str, "
+        "lists and dicts of them"
+    )
+
+
+def pack_task(task: Task) -> Packed:
+    return (task.domain, task.key, plain(task.payload))
+
+
+def unpack_task(packed: Packed) -> Task:
+    domain, key, payload = packed
+    return Task(domain=domain, key=key, payload=payload)
+
+
+def pack_observation(observation: Observation) -> Packed:
+    """Raises `TypeError` when a message holds something other than text."""
+    return (tuple(map(_pack_message, observation.messages)), tuple(observation.attachments))
+
+
+def unpack_observation(packed: Packed) -> Observation:
+    messages, attachments = packed
+    return Observation(
+        messages=tuple(map(_unpack_message, messages)), attachments=tuple(attachments)
+    )
+
+
+def _pack_message(message: Message) -> Packed:
+    if not isinstance(message, Message):
+        raise TypeError(f"a message is {type(message).__name__}; use a rollart Message")
+    if not isinstance(message.content, str):
+        raise TypeError(f"a message's content is {type(message.content).__name__}; use str")
+    return (
+        message.role,
+        message.content,
+        _pack_tool_calls(message.tool_calls),
+        message.tool_call_id,
+    )
+
+
+def _unpack_message(packed: Packed) -> Message:
+    role, content, tool_calls, tool_call_id = packed
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=_unpack_tool_calls(tool_calls),
+        tool_call_id=tool_call_id,
+    )
+
+
+def _pack_tool_calls(calls: tuple[ToolCall, ...]) -> Packed:
+    return tuple((call.id, call.name, call.arguments) for call in calls)
+
+
+def _unpack_tool_calls(packed: Packed) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(id=i, name=name, arguments=text) for i, name, text in packed)
+
+
+def pack_step_result(result: StepResult) -> Packed:
+    """Raises `TypeError` naming the field that a user filled with something unfit."""
+    if not isinstance(result, StepResult):
+        raise TypeError(
+            f"step returned {type(result).__name__}; "
+            "return StepResult(observation=..., reward=..., done=...)"
+        )
+    reward = None if result.reward is None else float(result.reward)
+    return (
+        pack_observation(result.observation),
+        reward,
+        bool(result.done),
+        _pack_named_numbers(result.metrics),
+    )
+
+
+def unpack_step_result(packed: Packed) -> StepResult:
+    observation, reward, done, metrics = packed
+    return StepResult(
+        observation=unpack_observation(observation),
+        reward=reward,
+        done=done,
+        metrics=_unpack_named_numbers(metrics),
+    )
+
+
+def _pack_named_numbers(numbers: Sequence[tuple[str, float]]) -> Packed:
+    return tuple((str(name), float(value)) for name, value in numbers)
+
+
+def _unpack_named_numbers(packed: Packed) -> tuple[tuple[str, float], ...]:
+    return tuple((name, value) for name, value in packed)
+
+
+def pack_verdict(verdict: Verdict) -> Packed:
+    score = None if verdict.score is None else float(verdict.score)
+    return (score, _pack_named_numbers(verdict.components), verdict.reason)
+
+
+def unpack_verdict(packed: Packed) -> Verdict:
+    score, components, reason = packed
+    return Verdict(score=score, components=_unpack_named_numbers(components), reason=reason)
+
+
+def pack_ids(block: TokenBlock, *, content: bool = True) -> bytes | int:
+    """Ids as int32 bytes, or their number if there is no content or none is wanted."""
+    if not content or isinstance(block, LengthOnly):
+        return len(block)
+    return ids_array(block).tobytes()
+
+
+def pack_logprobs(block: TokenBlock, *, content: bool = True) -> bytes | int:
+    """Log-probs as float32 bytes, or their number."""
+    if not content or isinstance(block, LengthOnly):
+        return len(block)
+    return logprobs_array(block).tobytes()
+
+
+def unpack_ids(packed: bytes | int) -> TokenBlock:
+    return LengthOnly(packed) if isinstance(packed, int) else np.frombuffer(packed, np.int32)
+
+
+def unpack_logprobs(packed: bytes | int) -> TokenBlock:
+    return LengthOnly(packed) if isinstance(packed, int) else np.frombuffer(packed, np.float32)
+
+
+def pack_cost(cost: RequestCost) -> Packed:
+    return (
+        cost.cached_tokens,
+        cost.prefill_tokens,
+        cost.decode_tokens,
+        cost.queued_s,
+        cost.prefill_s,
+        cost.decode_s,
+    )
+
+
+def unpack_cost(packed: Packed) -> RequestCost:
+    cached, prefill, decode, queued_s, prefill_s, decode_s = packed
+    return RequestCost(
+        cached_tokens=cached,
+        prefill_tokens=prefill,
+        decode_tokens=decode,
+        queued_s=queued_s,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+    )
+
+
+def _pack_trajectory_id(identity: TrajectoryId) -> Packed:
+    return (
+        identity.run,
+        identity.domain,
+        identity.task,
+        identity.group,
+        identity.member,
+        identity.attempt,
+        identity.purpose.value,
+    )
+
+
+def _unpack_trajectory_id(packed: Packed) -> TrajectoryId:
+    run, domain, task, group, member, attempt, purpose = packed
+    return TrajectoryId(
+        run=run,
+        domain=domain,
+        task=task,
+        group=group,
+        member=member,
+        attempt=attempt,
+        purpose=Purpose(purpose),
+    )
+
+
+def _pack_piece(piece: Piece, content: bool) -> Packed:
+    return (
+        pack_ids(piece.ids, content=content),
+        pack_logprobs(piece.logprobs, content=content),
+        piece.versions.runs,
+    )
+
+
+def _unpack_piece(packed: Packed) -> Piece:
+    ids, logprobs, runs = packed
+    return Piece(
+        ids=unpack_ids(ids),
+        logprobs=unpack_logprobs(logprobs),
+        versions=VersionRuns(tuple((version, count) for version, count in runs)),
+    )
+
+
+def _pack_segment(segment: Segment, content: bool) -> Packed:
+    return (tuple(_pack_piece(piece, content) for piece in segment.pieces), segment.attachments)
+
+
+def _unpack_segment(packed: Packed) -> Segment:
+    pieces, attachments = packed
+    return Segment(pieces=tuple(map(_unpack_piece, pieces)), attachments=tuple(attachments))
+
+
+def _pack_turn(turn: Turn) -> Packed:
+    return (
+        turn.segment,
+        turn.start,
+        turn.end,
+        turn.observation,
+        turn.action,
+        _pack_tool_calls(turn.tool_calls),
+        turn.stop.value,
+        turn.engine,
+        turn.reward,
+        pack_cost(turn.cost),
+        turn.proxy_queued_s,
+        turn.env_s,
+    )
+
+
+def _unpack_turn(packed: Packed) -> Turn:
+    segment, start, end, observation, action, calls, stop, engine, reward, cost, queued_s, env_s = (
+        packed
+    )
+    return Turn(
+        segment=segment,
+        start=start,
+        end=end,
+        observation=observation,
+        action=action,
+        tool_calls=_unpack_tool_calls(calls),
+        stop=StopReason(stop),
+        engine=engine,
+        reward=reward,
+        cost=unpack_cost(cost),
+        proxy_queued_s=queued_s,
+        env_s=env_s,
+    )
+
+
+def pack_trajectory(trajectory: Trajectory, *, tokens: bool) -> Packed:
+    """A whole trajectory. Without `tokens` its blocks keep their lengths only: what scorers get."""
+    verdict, failure = trajectory.verdict, trajectory.failure
+    return (
+        _pack_trajectory_id(trajectory.id),
+        trajectory.policy,
+        pack_task(trajectory.task),
+        tuple(_pack_segment(segment, tokens) for segment in trajectory.segments),
+        tuple(map(_pack_turn, trajectory.turns)),
+        trajectory.start_version,
+        trajectory.status.value,
+        None if failure is None else failure.value,
+        trajectory.detail,
+        None if verdict is None else pack_verdict(verdict),
+        _pack_named_numbers(trajectory.metrics),
+        trajectory.started_at,
+        trajectory.ended_at,
+        trajectory.reset_s,
+        trajectory.reward_s,
+    )
+
+
+def unpack_trajectory(packed: Packed) -> Trajectory:
+    (
+        identity,
+        policy,
+        task,
+        segments,
+        turns,
+        start_version,
+        status,
+        failure,
+        detail,
+        verdict,
+        metrics,
+        started_at,
+        ended_at,
+        reset_s,
+        reward_s,
+    ) = packed
+    return Trajectory(
+        id=_unpack_trajectory_id(identity),
+        policy=policy,
+        task=unpack_task(task),
+        segments=tuple(map(_unpack_segment, segments)),
+        turns=tuple(map(_unpack_turn, turns)),
+        start_version=start_version,
+        status=Status(status),
+        failure=None if failure is None else FailureKind(failure),
+        detail=detail,
+        verdict=None if verdict is None else unpack_verdict(verdict),
+        metrics=_unpack_named_numbers(metrics),
+        started_at=started_at,
+        ended_at=ended_at,
+        reset_s=reset_s,
+        reward_s=reward_s,
+    )
+
+
+def pack_batch(batch: TrainBatch) -> Packed:
+    """A batch with its tokens. The group's task stands once, in the group."""
+    return (batch.step, tuple(map(_pack_group, batch.groups)))
+
+
+def unpack_batch(packed: Packed) -> TrainBatch:
+    step, groups = packed
+    return TrainBatch(step=step, groups=tuple(map(_unpack_group, groups)))
+
+
+def _pack_group(group: Group) -> Packed:
+    return (
+        group.id,
+        pack_task(group.task),
+        tuple(pack_trajectory(member, tokens=True) for member in group.members),
+        group.start_version,
+        group.ready_at,
+    )
+
+
+def _unpack_group(packed: Packed) -> Group:
+    identity, task, members, start_version, ready_at = packed
+    return Group(
+        id=identity,
+        task=unpack_task(task),
+        members=tuple(map(unpack_trajectory, members)),
+        start_version=start_version,
+        ready_at=ready_at,
+    )
+
+
+_STATS_FIELDS = tuple(TrainStats.__dataclass_fields__)
+
+
+def pack_stats(stats: TrainStats) -> Packed:
+    return tuple(getattr(stats, name) for name in _STATS_FIELDS)
+
+
+def unpack_stats(packed: Packed) -> TrainStats:
+    return TrainStats(**dict(zip(_STATS_FIELDS, packed, strict=True)))
+
+
+def pack_gap(gap: LogprobGap) -> Packed:
+    return (gap.tokens, gap.maximum, gap.mean)
+
+
+def unpack_gap(packed: Packed) -> LogprobGap:
+    tokens, maximum, mean = packed
+    return LogprobGap(tokens=tokens, maximum=maximum, mean=mean)
