@@ -164,7 +164,9 @@ class _Writer:
                 )
             )
             for member in range(MEMBERS):
-                self.trajectory(f"FrozenLake/map{self.group}/g{self.group}.{member}.0", member, step)
+                self.trajectory(
+                    f"FrozenLake/map{self.group}/g{self.group}.{member}.0", member, step
+                )
             self.emit(
                 GroupReady(
                     group=self.group, domain="FrozenLake", members=MEMBERS, start_version=step
@@ -280,9 +282,7 @@ class _Writer:
         for engine in ("engine-0", "engine-1"):
             self.busy(engine, "update", self.now - 0.1, self.now - 0.02)
             self.emit(EngineAcknowledged(engine=engine, version=step, seconds=0.08))
-        self.emit(
-            CreditsReturned(groups=GROUPS, outstanding=0, capacity=GROUPS * (self.alpha + 1))
-        )
+        self.emit(CreditsReturned(groups=GROUPS, outstanding=0, capacity=GROUPS * (self.alpha + 1)))
         self.phase(step, Phase.RECOMPUTE, 0.05)
 
     def train(self, step: int) -> None:

@@ -213,13 +213,14 @@ def read_events(path: Path) -> Iterator[Stamped]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield _decode(line)
+                stamped = _decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if not line.endswith(b"\n"):
                     return
                 raise LogError(f"{path}: line {number} is damaged: {error}") from error
             except LogError as error:
                 raise LogError(f"{path}: line {number}: {error}") from error
+            yield stamped
 
 
 def _decode(line: bytes) -> Stamped:
