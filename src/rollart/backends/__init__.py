@@ -1,0 +1,1 @@
+"""Backends: one technology a file, each imported only when it is used."""
