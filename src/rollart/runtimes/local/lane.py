@@ -89,6 +89,11 @@ class Lane:
         """Jobs not yet over."""
         return len(self._jobs)
 
+    @property
+    def working_s(self) -> float:
+        """Seconds since the job at the head was begun; 0 when idle."""
+        return self._loop.time() - self._head_since if self._jobs else 0.0
+
     def submit(self, *args: Packed, limit_s: float) -> Job:
         """Queue a job that may take `limit_s` seconds once it is begun.
 

@@ -22,8 +22,9 @@ MOST_CHILDREN = 8
 LOSSES_BORNE = 20
 """How often one call may lose its child to others before it ends without a verdict."""
 
-_DEPTH = 8  # quick calls that may be queued in one child, so that it never waits for the owner
+_DEPTH = 4  # quick calls that may be queued in one child, so that it never waits for the owner
 _QUICK_S = 0.01  # mean seconds under which a call counts as quick
+_BACKLOG_S = 0.1  # seconds that quick calls may wait before another child is started
 _IDLE_S = 30.0  # seconds without work after which a child but the last is ended
 _CLOSE_S = 5.0
 
@@ -96,7 +97,7 @@ class LocalReward:
             if lane is not None and _has_room(lane):
                 return lane
             # One fork at a time: meanwhile the first answers show whether more are needed.
-            if not self._forking and len(self._lanes) < self._most:
+            if not self._forking and len(self._lanes) < self._most and self._is_behind(lane):
                 return await self._new_lane()
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append(waiter)
@@ -113,6 +114,13 @@ class LocalReward:
             if lane.waiting == 0 and now - lane.idle_since > _IDLE_S:
                 lane.kill("it was not needed any more")
         self._lanes = [lane for lane in self._lanes if lane.lost is None]
+
+    def _is_behind(self, emptiest: Lane | None) -> bool:
+        """Whether one more child would be worth its while."""
+        if emptiest is None or not _is_quick(emptiest):
+            return True
+        backlog = emptiest.waiting + len(self._waiters) / len(self._lanes)
+        return backlog * emptiest.service_s > _BACKLOG_S
 
     async def _new_lane(self) -> Lane:
         self._forking = True
@@ -135,6 +143,10 @@ class LocalReward:
                 return
 
 
+def _is_quick(lane: Lane) -> bool:
+    """Whether its calls have been short so far and the present one is not far longer."""
+    return 0 < lane.service_s < _QUICK_S and lane.working_s < 5 * _QUICK_S
+
+
 def _has_room(lane: Lane) -> bool:
-    quick = 0 < lane.service_s < _QUICK_S
-    return lane.waiting < (_DEPTH if quick else 1)
+    return lane.waiting < (_DEPTH if _is_quick(lane) else 1)
