@@ -1,0 +1,1 @@
+"""Renderers: between messages and tokens, by a chat template."""

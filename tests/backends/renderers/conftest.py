@@ -1,0 +1,52 @@
+"""A tokenizer small enough to read: single characters, and the merges he, ll, llo, hello."""
+
+import string
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+MakeTokenizer = Callable[[str | None], "PreTrainedTokenizerBase"]
+
+
+@pytest.fixture(scope="session")
+def make_tokenizer() -> MakeTokenizer:
+    """Makes the toy tokenizer with a given chat template."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import Fuse
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|im_start|>", "<|im_end|>", "<|stop|>"]
+    characters = sorted({*string.ascii_letters, *string.digits, *" \n.,:<>/?!-_#@"})
+    words = [*special, *characters, "he", "ll", "llo", "hello"]
+    vocab = {word: number for number, word in enumerate(words)}
+
+    def make(template: str | None = CHATML) -> "PreTrainedTokenizerBase":
+        merges = [("h", "e"), ("l", "l"), ("ll", "o"), ("he", "llo")]
+        backend = Tokenizer(BPE(vocab=vocab, merges=merges))
+        backend.decoder = Fuse()
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            eos_token="<|im_end|>",
+            additional_special_tokens=["<|im_start|>", "<|stop|>"],
+            chat_template=template,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chatml(make_tokenizer: MakeTokenizer) -> "PreTrainedTokenizerBase":
+    """The toy tokenizer with ChatML."""
+    return make_tokenizer(CHATML)
