@@ -1,0 +1,7 @@
+"""`python -m rollart` is `rollart`."""
+
+import sys
+
+from rollart.cli.main import main
+
+sys.exit(main())
