@@ -75,6 +75,7 @@ class _Writer:
         self.out: list[Stamped] = []
         self.group = 0
         self.started = 0
+        self.in_batch: list[tuple[str, int]] = []
         self.counts = {d.value: 0 for d in Disposition}
 
     def emit(self, event: Event) -> None:
@@ -211,7 +212,8 @@ class _Writer:
                     interruptions=int(self.random.random() < 0.1),
                 )
             )
-        failed = self.random.random() < 0.1
+        # Never both members, so that every group is ready in the end.
+        failed = member == 1 and self.random.random() < 0.2
         self.emit(
             TrajectoryEnded(
                 trajectory=name,
@@ -231,14 +233,19 @@ class _Writer:
                 reward_s=0.0,
             )
         )
-        disposition = Disposition.FAILED if failed else Disposition.TRAINED
+        if failed:
+            self.dispose(name, Disposition.FAILED, "env_timeout", version)
+        else:
+            self.in_batch.append((name, version))
+
+    def dispose(self, name: str, disposition: Disposition, reason: str, version: int) -> None:
         self.counts[disposition.value] += 1
         self.emit(
             Disposed(
                 trajectory=name,
                 domain="FrozenLake",
                 disposition=disposition,
-                reason="env_timeout" if failed else "",
+                reason=reason,
                 start_version=version,
                 elapsed_s=0.4,
                 censored=False,
@@ -294,6 +301,9 @@ class _Writer:
             self.busy("engine-0", "decode", began, self.now + 0.2)
             self.busy("engine-1", "prefill", began, began + 0.3)
             self.busy("engine-1", "decode", began + 0.3, self.now - 0.1)
+        for name, version in self.in_batch:
+            self.dispose(name, Disposition.TRAINED, "", version)
+        self.in_batch.clear()
         tokens = 100 if step % 2 else 300
         self.emit(
             StepTrained(

@@ -333,6 +333,8 @@ def _strip(
     axes: "Axes", row: int, intervals: Sequence[Interval], window: Interval, colour: str
 ) -> None:
     shown = clipped(intervals, window)
+    if not shown:
+        return
     axes.broken_barh(
         [(begin - window[0], end - begin) for begin, end in shown],
         (row - 0.36, 0.72),
