@@ -174,6 +174,7 @@ def _imitate(
 def make(directory: Path, *, seed: int, warmup_steps: int = 60) -> None:
     """Write model and tokenizer to ``directory``; the same seed writes the same weights."""
     import torch
+    from transformers.utils import logging
 
     tokenizer = make_tokenizer()
     with torch.random.fork_rng(devices=[]):
@@ -181,7 +182,12 @@ def make(directory: Path, *, seed: int, warmup_steps: int = 60) -> None:
         model = make_model(tokenizer)
         warm_up(model, tokenizer, seed=seed, steps=warmup_steps)
     directory.mkdir(parents=True, exist_ok=True)
+    # A progress bar for two megabytes would only break up the caller's own display.
+    bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     model.save_pretrained(directory)
+    if bar:
+        logging.enable_progress_bar()
     tokenizer.save_pretrained(directory)
 
 
