@@ -78,7 +78,7 @@ class _Task(asyncio.Task[Any]):
 
     __slots__ = ("_number",)
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
+    def __init__(self, coro: Any, number: int, **options: Any) -> None:
         self._number = number  # first: the constructor of Task already hashes the task
         super().__init__(coro, **options)
 
@@ -185,9 +185,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(
-        self, coro: Coroutine[Any, Any, Any], *, name: object = None, **options: Any
-    ) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: object = None, **options: Any) -> asyncio.Task[Any]:
         """As in asyncio, but the loop holds the task until it is done, and names it by its number.
 
         asyncio numbers tasks over the whole process, so the names in a second run would differ.
@@ -265,12 +263,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 return
             callbacks += batch
             if callbacks > self._max_callbacks:
-                raise self._stuck(
-                    SimulationLivelock,
-                    f"{callbacks} callbacks ran without virtual time moving, more than "
+                reason = (
+                    f"{callbacks} callbacks ran without virtual time moving, past "
                     f"max_callbacks_per_instant={self._max_callbacks}: await a condition instead "
-                    f"of polling it, or raise the limit. Next would be {list(ready)[:3]}",
+                    f"of polling it, or raise the limit. Next would be {list(ready)[:3]}"
                 )
+                raise self._stuck(SimulationLivelock, reason)
 
     def _take_due_timers(self) -> None:
         timers, now = self._timers, self._now
