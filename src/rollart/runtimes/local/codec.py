@@ -149,12 +149,18 @@ def _unpack_named_numbers(packed: Packed) -> tuple[tuple[str, float], ...]:
 
 def pack_verdict(verdict: Verdict) -> Packed:
     score = None if verdict.score is None else float(verdict.score)
-    return (score, _pack_named_numbers(verdict.components), verdict.reason)
+    failure = None if verdict.failure is None else verdict.failure.value
+    return (score, _pack_named_numbers(verdict.components), verdict.reason, failure)
 
 
 def unpack_verdict(packed: Packed) -> Verdict:
-    score, components, reason = packed
-    return Verdict(score=score, components=_unpack_named_numbers(components), reason=reason)
+    score, components, reason, failure = packed
+    return Verdict(
+        score=score,
+        components=_unpack_named_numbers(components),
+        reason=reason,
+        failure=None if failure is None else FailureKind(failure),
+    )
 
 
 def pack_ids(block: TokenBlock, *, content: bool = True) -> bytes | int:
@@ -349,17 +355,14 @@ def unpack_trajectory(packed: Packed) -> Trajectory:
     )
 
 
-def pack_batch(batch: TrainBatch) -> Packed:
-    """A batch with its tokens. The group's task stands once, in the group."""
-    return (batch.step, tuple(map(_pack_group, batch.groups)))
-
-
 def unpack_batch(packed: Packed) -> TrainBatch:
+    """A batch from (step, packed groups)."""
     step, groups = packed
     return TrainBatch(step=step, groups=tuple(map(_unpack_group, groups)))
 
 
-def _pack_group(group: Group) -> Packed:
+def pack_group(group: Group) -> Packed:
+    """A group with its tokens."""
     return (
         group.id,
         pack_task(group.task),

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from rollart.core.errors import FailureKind
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import ProcessError
@@ -66,19 +67,18 @@ class LocalReward:
                     self._wake_one()
                 answer = await job.answer
             except ProcessError as error:
-                return Verdict(score=None, reason=f"the reward cannot be started: {error}")
+                return no_verdict(f"the reward cannot be started: {error}")
             except LaneLost as lost:
                 reason = lost.reason
                 if lost.culprit:
-                    what = "timeout" if lost.overran else "crash"
-                    return Verdict(score=None, reason=f"{what}: {reason}")
+                    if lost.overran:
+                        return no_verdict(f"timeout: {reason}", FailureKind.REWARD_TIMEOUT)
+                    return no_verdict(f"crash: {reason}")
                 continue
             if answer[0]:
                 return unpack_verdict(answer[1])
-            return Verdict(score=None, reason=answer[1])
-        return Verdict(
-            score=None, reason=f"crash: lost its process {LOSSES_BORNE} times, last: {reason}"
-        )
+            return no_verdict(answer[1])
+        return no_verdict(f"crash: lost its process {LOSSES_BORNE} times, last: {reason}")
 
     async def close(self) -> None:
         """Kill every child and wait until they are gone, 5 s at most."""
@@ -141,6 +141,11 @@ class LocalReward:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+
+def no_verdict(reason: str, failure: FailureKind = FailureKind.REWARD_ERROR) -> Verdict:
+    """No score, why in words, and by kind."""
+    return Verdict(score=None, reason=reason, failure=failure)
 
 
 def _is_quick(lane: Lane) -> bool:

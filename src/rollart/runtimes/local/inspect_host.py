@@ -1,0 +1,68 @@
+"""The inspecting child: imports user code and says what does not fit, before anything starts.
+
+Blocks in user code (importing a module may do anything); its owner gives each question a deadline.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollart.core.authoring import environment_misfit, reward_misfit
+from rollart.process.serve import ChildPort, serve
+from rollart.runtimes.local.user_code import describe, load
+
+ENTRY = "rollart.runtimes.local.inspect_host:entry"
+
+
+def entry(port: ChildPort, _config: Any) -> None:
+    """Answer "environment", "reward" and "maker": a sentence that says what is wrong, or None."""
+    serve(port, {"environment": environment, "reward": reward, "maker": maker})
+
+
+def environment(path: str, options: Mapping[str, Any], per_process: int) -> str | None:
+    """Whether the class at `path` can serve with these options, so many to a process."""
+
+    def misfit(found: Any) -> str | None:
+        problem = environment_misfit(found)
+        if problem is not None:
+            return problem
+        try:
+            inspect.signature(found).bind(**options)
+        except TypeError as error:
+            return f"does not take the options {dict(options)!r}: {error}"
+        if per_process > 1 and not getattr(found, "replayable", False):
+            return (
+                f"does not declare replayable = True, so envs_per_process = {per_process} is "
+                "impossible; use envs_per_process = 1"
+            )
+        return None
+
+    return _problem(path, misfit)
+
+
+def reward(path: str) -> str | None:
+    """Whether the object at `path` can score a trajectory."""
+    return _problem(path, reward_misfit)
+
+
+def maker(path: str) -> str | None:
+    """Whether the object at `path` can make a model directory."""
+
+    def misfit(found: Any) -> str | None:
+        if not callable(found):
+            return f"is {type(found).__name__}, not a function"
+        try:
+            inspect.signature(found).bind("directory", seed=0)
+        except TypeError:
+            return "does not take (directory, seed)"
+        return None
+
+    return _problem(path, misfit)
+
+
+def _problem(path: str, misfit: Callable[[Any], str | None]) -> str | None:
+    try:
+        found = load(path)
+    except BaseException as error:  # importing may raise anything, sys.exit() included
+        return f"cannot be imported: {describe(error)}"
+    return misfit(found)

@@ -1,0 +1,137 @@
+"""The trainer's process: one command at a time, on one thread.
+
+It blocks in torch; meanwhile its heartbeat goes on, and what it computes is told twice a second.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rollart.core.config import TrainConfig
+from rollart.process.serve import ChildPort, serve
+from rollart.runtimes.local.busy import BusyLog
+from rollart.runtimes.local.codec import (
+    Packed,
+    pack_gap,
+    pack_stats,
+    unpack_batch,
+    unpack_trajectory,
+)
+
+if TYPE_CHECKING:
+    from rollart.backends.trainers.torch_trainer import TorchTrainer
+    from rollart.backends.weights.shm import SharedMemoryWeightStore
+
+ENTRY = "rollart.runtimes.local.trainer_child:entry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerChildConfig:
+    """What a trainer is made of. `train` is the job's section; `keep` versions stay stored."""
+
+    model: str
+    weights: str
+    run: str
+    train: dict[str, Any]
+    policy: str
+    total_steps: int
+    temperatures: dict[str, float]
+    seed: int
+    keep: int
+
+
+def entry(port: ChildPort, config: Any) -> None:
+    """Load the model, then serve until stopped."""
+    import torch
+
+    from rollart.backends.trainers.torch_trainer import TorchTrainer
+    from rollart.backends.weights.shm import SharedMemoryWeightStore
+
+    settings = msgspec.convert(config, TrainerChildConfig)
+    torch.set_num_threads(1)
+    work = Work(port)
+    trainer = TorchTrainer(
+        settings.model,
+        TrainConfig.model_validate(settings.train),
+        policy=settings.policy,
+        total_steps=settings.total_steps,
+        temperatures=settings.temperatures,
+        seed=settings.seed,
+        progress=work.progress,
+    )
+    trainer.load()
+    store = SharedMemoryWeightStore(settings.weights, settings.run)
+    serve(port, TrainerCommands(trainer, store, settings.keep, work).handlers)
+
+
+class Work:
+    """Tells the owner what this device is busy with, as it goes on."""
+
+    def __init__(self, port: ChildPort) -> None:
+        self._port = port
+        self._busy = BusyLog()
+        self._name = ""
+        self._since = 0.0
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """Everything within is one kind of work."""
+        self._name, self._since = name, time.monotonic()
+        try:
+            yield
+        finally:
+            self._note()
+            self._port.event(self._busy.take())
+
+    def progress(self, _work: str, _begin: float, _end: float) -> None:
+        """Called by the trainer after each micro-batch."""
+        self._note()
+        if self._busy.due:
+            self._port.event(self._busy.take())
+
+    def _note(self) -> None:
+        now = time.monotonic()
+        self._busy.add(self._name, self._since, now)
+        self._since = now
+
+
+class TrainerCommands:
+    """What the owner may ask."""
+
+    def __init__(
+        self, trainer: "TorchTrainer", store: "SharedMemoryWeightStore", keep: int, work: Work
+    ) -> None:
+        self._trainer = trainer
+        self._store = store
+        self._keep = keep
+        self._work = work
+        self.handlers: dict[str, Callable[..., Packed]] = {
+            "train_step": self.train_step,
+            "publish": self.publish,
+            "score": self.score,
+            "save": self.save,
+        }
+
+    def train_step(self, batch: Packed) -> Packed:
+        with self._work.on("train"):
+            return pack_stats(self._trainer.train_step(unpack_batch(batch)))
+
+    def publish(self) -> int:
+        """Commit the present version, then drop those that nobody may need any more."""
+        with self._work.on("publish"):
+            version = self._trainer.publish(self._store)
+            self._store.collect(self._keep)
+            return version.number
+
+    def score(self, trajectories: list[Packed], temperature: float) -> Packed:
+        with self._work.on("score"):
+            unpacked = [unpack_trajectory(packed) for packed in trajectories]
+            return pack_gap(self._trainer.score(unpacked, temperature))
+
+    def save(self, directory: str) -> None:
+        with self._work.on("save"):
+            self._trainer.save(directory)
