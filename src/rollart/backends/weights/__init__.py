@@ -1,0 +1,1 @@
+"""Weight stores: where the trainer leaves a version and engines find it."""
