@@ -1,5 +1,7 @@
 import dataclasses
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -141,6 +143,24 @@ def test_a_tracker_that_cannot_be_made_or_raises_is_told_of_once_a_minute() -> N
     assert "ConnectionError: no route to the tracking server" in said[0]
     tracker.close()
     assert tracker.lost == 50
+
+
+def test_a_tracker_that_blocks_for_ever_does_not_keep_the_program_from_ending() -> None:
+    program = """
+import threading
+from rollart.observe.trackers import BackgroundTracker, Point
+
+def block():
+    threading.Event().wait()
+
+tracker = BackgroundTracker("stuck", block, warn=print)
+tracker.log(Point(series="train", axis="step", at=0, time=0.0, values=()))
+tracker.close(wait_s=0.1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "did not end within 0.1 s" in done.stdout
 
 
 def test_a_point_that_a_tracker_refuses_is_lost_alone() -> None:
