@@ -164,7 +164,9 @@ def test_the_live_view_leaves_lasting_lines_and_a_cursor(synthetic_run: Run) -> 
 def test_a_phase_that_ended_is_not_waited_for(synthetic_run: Run) -> None:
     progress = progress_at(
         synthetic_run(steps=3),
-        lambda s: isinstance(s.event, PhaseEnded) and s.event.phase is Phase.PUBLISH,
+        lambda s: (
+            isinstance(s.event, PhaseEnded) and (s.event.step, s.event.phase) == (1, Phase.PUBLISH)
+        ),
     )
     assert "between steps" in drawn(progress)
 
