@@ -26,6 +26,7 @@ from rollart.runtimes.local.codec import (
 )
 from rollart.runtimes.local.env_host import RESET, STEP
 from rollart.runtimes.local.lane import Job, Lane, LaneLost, wait_until_gone
+from rollart.runtimes.local.remote import in_a_line
 
 LOSSES_BORNE = 20
 """How often one operation may lose its child to others before its episode fails."""
@@ -129,7 +130,7 @@ class _Host:
                     self.lane = await self._forked()
                 except ProcessError as error:
                     raise EnvironmentFailed(
-                        FailureKind.ENV_OPEN, f"{self._name} cannot be started: {error}"
+                        FailureKind.ENV_OPEN, f"{self._name} cannot be started: {in_a_line(error)}"
                     ) from error
             return self.lane
 

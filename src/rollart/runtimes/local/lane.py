@@ -15,6 +15,7 @@ from rollart.process.child import Child
 from rollart.process.errors import ChildDied
 from rollart.process.report import ExitReport
 from rollart.runtimes.local.codec import Packed
+from rollart.runtimes.local.remote import in_a_line
 
 METHOD = "job"
 """Name under which every job is sent; the child answers each with one event, in order."""
@@ -106,8 +107,9 @@ class Lane:
         try:
             self._child.cast(METHOD, *args)
         except ChildDied as error:
-            self._lose(str(error), overran=False)
-            raise LaneLost(str(error), culprit=False, overran=False) from error
+            reason = in_a_line(error)
+            self._lose(reason, overran=False)
+            raise LaneLost(reason, culprit=False, overran=False) from error
         job = Job(self._loop.create_future(), limit_s)
         self._jobs.append(job)
         if len(self._jobs) == 1:
@@ -152,7 +154,7 @@ class Lane:
         job.end()
 
     def _on_died(self, died: asyncio.Future[ExitReport]) -> None:
-        self._lose(str(died.result()), overran=False)
+        self._lose(in_a_line(died.result()), overran=False)
 
     def _lose(self, reason: str, *, overran: bool) -> None:
         if self._lost is not None:

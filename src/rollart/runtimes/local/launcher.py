@@ -48,9 +48,11 @@ from rollart.runtimes.local.env_host import EnvHostConfig
 from rollart.runtimes.local.environments import EnvironmentLimits, LocalEnvironments
 from rollart.runtimes.local.models import model_directory
 from rollart.runtimes.local.preflight import preflight
+from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_host import RewardHostConfig
 from rollart.runtimes.local.rewards import MOST_CHILDREN, LocalReward
 from rollart.runtimes.local.task_host import TaskHostConfig
+from rollart.runtimes.local.tasks import ForkTasks
 from rollart.runtimes.local.trainer import LocalTrainer, TrainerLimits
 from rollart.runtimes.local.trainer_child import TrainerChildConfig
 from rollart.runtimes.local.warm_forks import WarmForks
@@ -129,7 +131,7 @@ class LocalLauncher:
         try:
             child = await self._spawn(engine_child.ENTRY, config, binding.worker)
         except ChildStartError as error:
-            raise EngineLost(binding.worker, str(error)) from error
+            raise EngineLost(binding.worker, in_a_line(error)) from error
         engine = LocalEngine(
             child,
             worker=binding.worker,
@@ -158,7 +160,7 @@ class LocalLauncher:
         try:
             child = await self._spawn(trainer_child.ENTRY, config, binding.worker)
         except ChildStartError as error:
-            raise TrainerLost(f"{binding.worker}: {error}") from error
+            raise TrainerLost(f"{binding.worker}: {in_a_line(error)}") from error
         trainer = LocalTrainer(
             child,
             worker=binding.worker,
@@ -258,7 +260,7 @@ class LocalLauncher:
             log_file=self._logs / f"{domain.tag}.log",
         )
 
-    def _fork_tasks(self, domain: str) -> tasks.ForkTasks:
+    def _fork_tasks(self, domain: str) -> ForkTasks:
         settings, forks = self._domain(domain), self._forks[domain]
         seed = derive_seed(self._job.run.seed, "tasks", domain)
 

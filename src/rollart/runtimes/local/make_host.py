@@ -16,5 +16,5 @@ def entry(port: ChildPort, _config: Any) -> None:
 
 
 def make(path: str, directory: str, seed: int) -> None:
-    """Call the function at `path` with (directory, seed)."""
-    load(path)(Path(directory), seed)
+    """Call the function at `path` with the directory and `seed`."""
+    load(path)(Path(directory), seed=seed)

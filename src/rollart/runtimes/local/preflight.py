@@ -17,6 +17,7 @@ from rollart.process.errors import CallTimeout, ChildDied, ChildStartError
 from rollart.process.spawn import spawn
 from rollart.runtimes.local import inspect_host
 from rollart.runtimes.local.child_env import child_environment
+from rollart.runtimes.local.remote import in_a_line
 
 IMPORT_S = 60.0
 """Seconds that importing one user module may take."""
@@ -125,4 +126,4 @@ async def _ask(child: Child, method: str, arguments: tuple[object, ...]) -> str 
         child.kill()
         return f"importing it took more than {IMPORT_S:g} s; move work out of the module's body"
     except ChildDied as error:
-        return f"importing it ended the process: {error}"
+        return f"importing it ended the process: {in_a_line(error)}"

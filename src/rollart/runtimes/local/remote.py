@@ -7,7 +7,7 @@ from rollart.core.errors import (
     WeightsCorrupt,
     WeightsMissing,
 )
-from rollart.process.errors import RemoteError
+from rollart.process.errors import ProcessError, RemoteError
 from rollart.process.report import ExitReport
 
 _KNOWN = {
@@ -29,8 +29,9 @@ def as_core_error(
     return otherwise(f"{worker}: {error.type_name}: {error.message}")
 
 
-def in_a_line(report: ExitReport) -> str:
-    """How a child ended, with the last line it wrote, which tells most about a crash."""
-    words = [line for line in report.output.splitlines() if line.strip()]
-    last = f"; its last words: {words[-1].strip()}" if words else ""
-    return f"{report.cause.value}, {report.reason}{last}"
+def in_a_line(told: ProcessError | ExitReport) -> str:
+    """What became of a child, with the last line it wrote, which tells most about a crash."""
+    lines = [line.strip() for line in str(told).splitlines() if line.strip()]
+    if len(lines) < 2:
+        return "".join(lines)
+    return f"{lines[0]}; its last words: {lines[-1]}"

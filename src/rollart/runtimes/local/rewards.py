@@ -16,6 +16,7 @@ from rollart.process.child import Child
 from rollart.process.errors import ProcessError
 from rollart.runtimes.local.codec import pack_trajectory, unpack_verdict
 from rollart.runtimes.local.lane import Lane, LaneLost, wait_until_gone
+from rollart.runtimes.local.remote import in_a_line
 
 MOST_CHILDREN = 8
 """Default bound on children of one domain."""
@@ -67,7 +68,7 @@ class LocalReward:
                     self._wake_one()
                 answer = await job.answer
             except ProcessError as error:
-                return no_verdict(f"the reward cannot be started: {error}")
+                return no_verdict(f"the reward cannot be started: {in_a_line(error)}")
             except LaneLost as lost:
                 reason = lost.reason
                 if lost.culprit:

@@ -14,6 +14,7 @@ from rollart.core.types import Task
 from rollart.process.child import Child
 from rollart.process.errors import CallTimeout, ChildDied, ProcessError, RemoteError
 from rollart.runtimes.local.codec import Packed, plain
+from rollart.runtimes.local.remote import in_a_line
 
 TASKS_S = 60.0
 """Seconds that user code may take to make one task, or all held-out ones."""
@@ -102,7 +103,9 @@ async def started(fork: ForkTasks, position: int, domain: str, path: str) -> Chi
     try:
         return await fork(position)
     except ProcessError as error:
-        raise ConfigError(f"domains[{domain}].environment = {path!r}: {error}") from error
+        raise ConfigError(
+            f"domains[{domain}].environment = {path!r}: {in_a_line(error)}"
+        ) from error
 
 
 async def asked(
@@ -121,4 +124,4 @@ async def asked(
             f"{what} took more than {TASKS_S:g} s; make tasks one at a time, each in less"
         ) from error
     except ChildDied as error:
-        raise ConfigError(f"{what} ended its process: {error}") from error
+        raise ConfigError(f"{what} ended its process: {in_a_line(error)}") from error
