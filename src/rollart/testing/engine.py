@@ -6,12 +6,12 @@ written under an older version is rebuilt or, if told to be careless, counted as
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from rollart.core.errors import EngineLost
+from rollart.core.errors import EngineLost, WeightsMissing
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import DeltaSink
 from rollart.core.types import GenerateRequest, RequestCost, StopReason, TokenDelta
@@ -42,8 +42,12 @@ class EngineLog:
 class ScriptedEngine:
     """Draws its timing and its tokens from a `Script`.
 
+    A token follows from the request's seed and its place; its log-prob from the version of the KV
+    that it attends to.
+
     Args:
         rebuilds_kv: False plants the bug of going on with KV of an older version.
+        missing: versions that no weight store has, so that an update to them fails.
     """
 
     def __init__(
@@ -54,11 +58,13 @@ class ScriptedEngine:
         hardware: str = "virtual",
         incarnation: int = 0,
         rebuilds_kv: bool = True,
+        missing: Collection[int] = (),
     ) -> None:
         self._name = name
         self._script = script or Script()
         self._hardware = hardware
         self._rebuilds_kv = rebuilds_kv
+        self._missing = missing
         self._running: dict[str, _Running] = {}
         self._prefixes: dict[str, int] = {}
         self._paused = False
@@ -87,12 +93,25 @@ class ScriptedEngine:
         if self._dead.done():
             return
         self.log.calls.append(f"add {request.id}")
+        if request.max_tokens < 1 or request.prompt_tokens < 1:
+            self._refuse(request, sink)
+            return
         rng = self._script.draw.rng("tokens", request.seed)
         low, high = self._script.tokens_per_turn
         wanted = rng.randint(low, high) - request.offset
         running = _Running(request=request, sink=sink, wanted=max(1, wanted))
         self._running[request.id] = running
         running.task = asyncio.get_running_loop().create_task(self._generate(running))
+
+    def _refuse(self, request: GenerateRequest, sink: DeltaSink) -> None:
+        delta = TokenDelta(
+            request_id=request.id,
+            ids=np.zeros(0, np.int32),
+            logprobs=np.zeros(0, np.float32),
+            version=self.version,
+            refused=f"prompt of {request.prompt_tokens} tokens, max_tokens {request.max_tokens}",
+        )
+        asyncio.get_running_loop().call_soon(sink, delta)
 
     async def _generate(self, running: _Running) -> None:
         request = running.request
@@ -132,7 +151,7 @@ class ScriptedEngine:
             TokenDelta(
                 request_id=request.id,
                 ids=np.array([token], np.int32),
-                logprobs=np.array([-1.0], np.float32),
+                logprobs=np.array([-1.0 - running.kv_version / 64], np.float32),
                 version=self.version,
                 finish=finish,
                 cost=cost if finish is not None else None,
@@ -146,6 +165,7 @@ class ScriptedEngine:
             running = self._running.pop(name, None)
             if running is not None and running.task is not None:
                 running.task.cancel()
+                self._prefixes.pop(running.request.session, None)
                 self.log.aborted.append(name)
         await asyncio.sleep(0)
 
@@ -176,6 +196,8 @@ class ScriptedEngine:
         self._check()
         if (self._name, self._updates) in self._script.update_failures:
             raise RuntimeError(f"scripted failure of update {self._updates}")
+        if version.number in self._missing:
+            raise WeightsMissing(f"weights {version} are in no store")
         self.version = version.number
 
     async def rebuild_kv(self) -> int:

@@ -1,5 +1,6 @@
 """A whole run of the real control plane over scripted parts, under virtual time."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ def run_scripted(
     launcher: Callable[[Script], ScriptedLauncher] | None = None,
     parts: ControlParts = STANDARD,
     meddle: Callable[[Controller, ScriptedLauncher], None] | None = None,
+    max_virtual_time: float = math.inf,
 ) -> ScriptedRun:
     """Run `job` to its end over fakes.
 
@@ -68,6 +70,10 @@ def run_scripted(
         launcher: makes the launcher, for a test that brings parts of its own.
         parts: the control plane's own classes, to plant a bug or try a policy.
         meddle: called before the run starts, to schedule interference.
+        max_virtual_time: seconds after which the run counts as one that never ends.
+
+    Raises:
+        SimulationStuck: the run cannot end, or not within `max_virtual_time`.
     """
 
     async def main() -> ScriptedRun:
@@ -87,4 +93,4 @@ def run_scripted(
             meddle(controller, fakes)
         return ScriptedRun(job=job, result=await controller.run(), events=events, launcher=fakes)
 
-    return run_virtual(main)
+    return run_virtual(main, max_virtual_time=max_virtual_time)

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollart.core.errors import EnvironmentFailed, FailureKind
+from rollart.core.errors import EnvironmentFailed, FailureKind, TrainerLost
 from rollart.core.events import Event
 from rollart.core.identity import PolicyVersion, TrajectoryId
 from rollart.core.ports import (
     Binding,
     Engine,
+    Environment,
     Environments,
     PoolState,
     Rendered,
@@ -26,6 +27,7 @@ from rollart.core.ports import (
 )
 from rollart.core.tokens import TokenBlock
 from rollart.core.types import (
+    Group,
     LogprobGap,
     Message,
     Observation,
@@ -63,23 +65,28 @@ class ScriptedEnvironment:
         self._owner = owner
         self._script = owner.script
         self._name = str(trajectory)
-        self._trajectory = trajectory
+        self._task = trajectory.task
         self._steps = 0
         low, high = self._script.turns
         self._turns = self._script.draw.rng("turns", self._name).randint(low, high)
-        self._slow = self._script.slow_tasks.get(trajectory.task, 1.0)
+        self._slow = self._script.slow_tasks.get(self._task, 1.0)
+        self._hung: asyncio.Future[None] | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
+        self._task = task.key
         await self._sleep(self._script.reset_s, "reset")
-        if self._script.draw.chance(self._script.reset_fails, "reset fails", self._name):
+        fails = self._script.draw.chance(self._script.reset_fails, "reset fails", self._name)
+        if fails or task.key in self._script.reset_fails_for:
             raise EnvironmentFailed(FailureKind.ENV_RESET, "scripted failure of a reset")
         return Observation(messages=(Message(role="user", content=f"{task.key} {seed}"),))
 
     async def step(self, action: Message) -> StepResult:
         self._steps += 1
         draw = self._script.draw
-        if draw.chance(self._script.step_hangs, "hang", self._name, self._steps):
-            await asyncio.get_running_loop().create_future()
+        hangs = draw.chance(self._script.step_hangs, "hang", self._name, self._steps)
+        if hangs or self._task in self._script.step_hangs_for:
+            self._hung = asyncio.get_running_loop().create_future()
+            await self._hung
         await self._sleep(self._script.step_s, f"step {self._steps}")
         if draw.chance(self._script.step_fails, "step fails", self._name, self._steps):
             raise EnvironmentFailed(FailureKind.ENV_STEP, "scripted failure of a step")
@@ -96,23 +103,39 @@ class ScriptedEnvironment:
         await asyncio.sleep(seconds * self._slow)
 
     def kill(self) -> None:
-        self._owner.open_now.pop(self._name, None)
+        self._owner.let_go(self._name)
+        if self._hung is not None and not self._hung.done():
+            self._hung.set_exception(EnvironmentFailed(FailureKind.ENV_DIED, "it was killed"))
 
 
 class ScriptedEnvironments:
-    """Counts what is open."""
+    """Counts what is open; `places` bounds it."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, places: int | None = None) -> None:
         self.script = script
         self.open_now: dict[str, None] = {}
         self.opened = 0
+        self._room = None if places is None else asyncio.Semaphore(places)
+        self._closed = False
 
-    async def open(self, trajectory: TrajectoryId) -> ScriptedEnvironment:
+    async def open(self, trajectory: TrajectoryId) -> Environment:
+        if self._room is not None:
+            await self._room.acquire()
+        if self._closed:
+            raise EnvironmentFailed(FailureKind.ENV_OPEN, "the environments are closed")
         self.opened += 1
         self.open_now[str(trajectory)] = None
         return ScriptedEnvironment(self, trajectory)
 
+    def let_go(self, name: str) -> None:
+        """An episode is over, however it ended; the second time changes nothing."""
+        if name in self.open_now:
+            del self.open_now[name]
+            if self._room is not None:
+                self._room.release()
+
     async def close(self) -> None:
+        self._closed = True
         self.open_now.clear()
 
 
@@ -124,15 +147,17 @@ class ScriptedReward:
         self.running = 0
 
     async def score(self, trajectory: Trajectory) -> Verdict:
-        name, draw = str(trajectory.id), self._script.draw
+        name, key, draw = str(trajectory.id), trajectory.task.key, self._script.draw
         self.running += 1
         try:
-            if draw.chance(self._script.reward_hangs, "reward hangs", name):
+            hangs = draw.chance(self._script.reward_hangs, "reward hangs", name)
+            if hangs or key in self._script.reward_hangs_for:
                 await asyncio.get_running_loop().create_future()
             await asyncio.sleep(draw.seconds(self._script.reward_s, "reward", name))
         finally:
             self.running -= 1
-        if draw.chance(self._script.reward_refuses, "reward refuses", name):
+        refuses = draw.chance(self._script.reward_refuses, "reward refuses", name)
+        if refuses or key in self._script.reward_refuses_for:
             return Verdict(score=None, reason="scripted", failure=FailureKind.REWARD_ERROR)
         if draw.chance(self._script.equal_scores, "equal", trajectory.id.group):
             return Verdict(score=0.0)
@@ -209,6 +234,8 @@ class ScriptedTrainer:
             await asyncio.sleep(seconds)
         finally:
             self.training = False
+        if self._dead.done():
+            raise TrainerLost(f"the trainer is gone: {self._dead.result()}")
         if self._keeps_batches:
             self.batches.append((self._version.number, batch))
         self._version = self._version.next()
@@ -224,6 +251,7 @@ class ScriptedTrainer:
             clip_fraction=0.0,
             approx_kl=0.0,
             ratio_max=1.0,
+            skipped=not any(map(_has_signal, batch.groups)),
             seconds=seconds,
         )
 
@@ -236,7 +264,12 @@ class ScriptedTrainer:
         return version
 
     async def score(self, trajectories: Sequence[Trajectory], temperature: float) -> LogprobGap:
-        tokens = sum(trajectory.sampled_tokens for trajectory in trajectories)
+        tokens = sum(
+            count
+            for trajectory in trajectories
+            for version, count in trajectory.version_runs()
+            if version == self._version.number
+        )
         return LogprobGap(tokens=tokens, maximum=0.0, mean=0.0)
 
     async def save(self, directory: str) -> None:
@@ -250,7 +283,12 @@ class ScriptedTrainer:
         return await asyncio.shield(self._dead)
 
     async def close(self) -> None:
-        return
+        self.die("closed")
+
+
+def _has_signal(group: Group) -> bool:
+    """Whether the members' scores differ."""
+    return len({member.score for member in group.members}) > 1
 
 
 class ScriptedLauncher:
@@ -303,4 +341,5 @@ class ScriptedLauncher:
         return (PoolState(name="virtual", hardware="virtual", slots=8, free=8),)
 
     async def close(self) -> None:
-        return
+        for part in (*self.engines, *self.trainers):
+            await part.close()

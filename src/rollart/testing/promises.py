@@ -104,20 +104,9 @@ def trained_ids_are_sampled_ids(run: ScriptedRun) -> Iterator[str]:
 
 def the_bound_holds(run: ScriptedRun) -> Iterator[str]:
     """Promise 3, with starts and versions taken from turns, and lags from what was trained."""
+    yield from _no_turn_ends_in_a_stale_group(run)
     alpha = run.job.protocol.alpha
     token_bound = alpha + 1 if alpha else 0
-    committed, oldest = 0, dict[str, int]()
-    for _, event in run.events.events:
-        if isinstance(event, Committed):
-            committed = event.version
-        elif isinstance(event, TurnEnded) and not event.trajectory.startswith("eval:"):
-            group = event.trajectory.rsplit(".", 2)[0]
-            oldest[group] = min(oldest.get(group, event.first_version), event.first_version)
-            if oldest[group] < committed - alpha:
-                yield (
-                    f"alpha: {event.trajectory} ended a turn at version {committed}, "
-                    f"its group began at {oldest[group]}"
-                )
     for taken in run.events.of(BatchTaken):
         if taken.start_lag_max > alpha:
             yield f"alpha: step {taken.step} took a start lag of {taken.start_lag_max}"
@@ -137,6 +126,30 @@ def the_bound_holds(run: ScriptedRun) -> Iterator[str]:
     trained = run.events.of(StepTrained)
     if any(step.token_lag_max > token_bound for step in trained):
         yield f"alpha: a reported token lag exceeds {token_bound}"
+
+
+def _no_turn_ends_in_a_stale_group(run: ScriptedRun) -> Iterator[str]:
+    """A group's start is the oldest of its trajectories that have not left."""
+    alpha = run.job.protocol.alpha
+    committed, starts = 0, dict[str, dict[str, int]]()
+    for _, event in run.events.events:
+        if isinstance(event, Committed):
+            committed = event.version
+        elif isinstance(event, Disposed):
+            starts.get(_group(event.trajectory), {}).pop(event.trajectory, None)
+        elif isinstance(event, TurnEnded) and not event.trajectory.startswith("eval:"):
+            group = starts.setdefault(_group(event.trajectory), {})
+            group.setdefault(event.trajectory, event.first_version)
+            if min(group.values()) < committed - alpha:
+                yield (
+                    f"alpha: {event.trajectory} ended a turn at version {committed}, "
+                    f"its group began at {min(group.values())}"
+                )
+
+
+def _group(trajectory: str) -> str:
+    """The group's part of a trajectory's name."""
+    return trajectory.rsplit(".", 2)[0]
 
 
 def six_steps_are_in_order(run: ScriptedRun) -> Iterator[str]:

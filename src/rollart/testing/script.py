@@ -4,7 +4,7 @@ Invariant: the same (seed, name) gives the same draw in every process, whatever 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollart.core.identity import derive_seed
@@ -32,7 +32,8 @@ class Script:
     """What happens in a scripted run. Spans are (least, most) seconds, rates are per operation.
 
     `engine_deaths` and `update_failures` list (engine, which occurrence): the n-th token step
-    after which the engine dies, the n-th update that it refuses.
+    after which the engine dies, the n-th update that it refuses. The fields ending in `_for` name
+    tasks by key to which it always happens; `slow_tasks` multiplies their environment's times.
     """
 
     seed: int = 0
@@ -54,6 +55,10 @@ class Script:
     equal_scores: float = 0.0
     engine_deaths: Sequence[tuple[str, int]] = ()
     update_failures: Sequence[tuple[str, int]] = ()
+    reset_fails_for: Collection[str] = ()
+    step_hangs_for: Collection[str] = ()
+    reward_hangs_for: Collection[str] = ()
+    reward_refuses_for: Collection[str] = ()
     slow_tasks: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
