@@ -434,9 +434,9 @@ async def is_known_to_be_dead(suite: _Suite) -> None:
     impatient = asyncio.ensure_future(engine.wait_dead())
     await suite.contract.waits(impatient, suite.trial.quiet_s, "wait_dead waits while it lives")
     await cancelled(impatient)
-    stream = await suite.midway(engine)
     waiters = [asyncio.ensure_future(engine.wait_dead()) for _ in range(2)]
     await suite.contract.waits(waiters[0], 0.0, "one who stops waiting does not wake the others")
+    stream = await suite.midway(engine)
     kill(engine)
     for waiter in waiters:
         reason = await suite.contract.soon(waiter, "wait_dead returns when it has died")
