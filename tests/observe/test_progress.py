@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -13,11 +14,12 @@ from rollart.core.events import (
     Phase,
     PhaseBegan,
     PhaseEnded,
+    RunStarted,
     Stamped,
     TrajectoryStarted,
 )
 from rollart.core.types import Disposition
-from rollart.observe.progress import Progress
+from rollart.observe.progress import Progress, time_limit
 
 Run = Callable[..., list[Stamped]]
 
@@ -77,6 +79,27 @@ def test_time_left_is_the_remaining_steps_at_the_pace_of_the_last_ones(synthetic
             break
     # The first step was longer, and is no longer among the last ten of 1.28 s.
     assert progress.left_s == pytest.approx(10 * 1.28)
+
+
+def test_time_left_is_never_more_than_the_time_limit_leaves(synthetic_run: Run) -> None:
+    progress = Progress()
+    for stamped in synthetic_run(steps=40):
+        event = stamped.event
+        if isinstance(event, RunStarted):
+            event = dataclasses.replace(event, config='{"run": {"time_limit_s": 30}, "schema": 1}')
+        progress.take(dataclasses.replace(stamped, event=event))
+        if progress.steps_done == 15:
+            break
+    assert progress.row is not None
+    began = 3 * 0.05 + 2 * 2.0
+    assert progress.left_s == pytest.approx(began + 30 - progress.now)
+    assert began + 30 - progress.now < 25 * 1.28
+
+
+def test_a_configuration_without_a_time_limit_has_none() -> None:
+    for config in ("", "no json", "{}", '{"run": {"time_limit_s": null}}', '{"run": 3}'):
+        assert time_limit(config) is None
+    assert time_limit('{"run": {"time_limit_s": 280.0, "steps": 4}}') == 280.0
 
 
 def test_what_the_trainer_does_is_the_phase_that_began_last_and_still_runs() -> None:

@@ -36,7 +36,7 @@ from rollart.observe.intervals import Interval, append_joined
 from rollart.observe.steps import StepRow, StepRows
 
 TRAIN_WORK = frozenset({"train"})
-GENERATION_WORK = frozenset({"generate", "prefill", "decode"})
+GENERATION_WORK = frozenset({"prefill", "decode", "mixed"})
 """Kinds of `DeviceBusy.work` between which overlap is measured."""
 
 

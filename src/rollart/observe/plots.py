@@ -33,8 +33,8 @@ PHASE_COLOURS = {
 }
 WORK_COLOURS = {
     "train": "#2b6cb0",
-    "generate": "#2f9e6e",
     "prefill": "#8fd3b6",
+    "mixed": "#57b98f",
     "decode": "#2f9e6e",
     "update": "#d1603d",
     "rebuild": "#a0522d",

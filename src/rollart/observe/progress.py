@@ -6,6 +6,8 @@ Invariant: a fold over events that holds no more than what is in flight; it draw
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from rollart.core.events import (
     Admitted,
     BatchTaken,
@@ -69,8 +71,8 @@ class Progress:
     def __init__(self) -> None:
         self.run = ""
         self.steps_planned = 0
+        self.time_limit_s: float | None = None
         self.batch_groups = 0
-        self.group_size = 0
         self.steps_done = 0
         self.row: StepRow | None = None
         self.open_phases: dict[Phase, float] = {}
@@ -80,6 +82,7 @@ class Progress:
         self.capacity = 0
         self.batch_wait_s = 0.0
         self._waited = 0.0
+        self._began: float | None = None
         self._rows = StepRows()
         self._pace: deque[float] = deque(maxlen=STEPS_FOR_PACE)
         self._groups_of: dict[str, int] = {}
@@ -117,10 +120,14 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the remaining steps take at the pace of the last ones."""
-        if not self._pace:
-            return None
-        return (self.steps_planned - self.steps_done) * sum(self._pace) / len(self._pace)
+        """Seconds that the remaining steps take at the pace of the last ones, or the time limit."""
+        left: list[float] = []
+        if self._pace:
+            pace = sum(self._pace) / len(self._pace)
+            left.append((self.steps_planned - self.steps_done) * pace)
+        if self.time_limit_s is not None and self._began is not None:
+            left.append(max(0.0, self._began + self.time_limit_s - self.now))
+        return min(left, default=None)
 
     def busy_of(self, engine: str) -> float:
         """Share of the time since the last step ended that the engine was busy."""
@@ -139,7 +146,8 @@ class Progress:
         """Take the next event; the row of the train step that it ends, if it does."""
         self.now = stamped.time
         self._take_trajectory(stamped)
-        self._take_parts(stamped)
+        self._take_trainer(stamped)
+        self._take_engines(stamped)
         row = self._rows.take(stamped)
         if row is not None:
             self._end_step(row)
@@ -191,14 +199,16 @@ class Progress:
         self._running.discard(trajectory)
         self._evaluating.discard(trajectory)
 
-    def _take_parts(self, stamped: Stamped) -> None:
+    def _take_trainer(self, stamped: Stamped) -> None:
         match stamped.event:
             case RunStarted() as event:
                 self.run = event.run
                 self.steps_planned = event.steps
                 self.batch_groups = event.batch_groups
-                self.group_size = event.group_size
+                self.time_limit_s = time_limit(event.config)
             case PhaseBegan() as event:
+                if event.phase is Phase.GET_BATCH and self._began is None:
+                    self._began = stamped.time
                 self.open_phases[event.phase] = stamped.time
             case PhaseEnded() as event:
                 if event.phase is Phase.GET_BATCH:
@@ -208,15 +218,36 @@ class Progress:
                 self._in_batch = event.groups
             case Evaluated():
                 self._evaluating.clear()
+            case Admitted() | CreditsReturned() as event:
+                self.outstanding, self.capacity = event.outstanding, event.capacity
+            case _:
+                pass
+
+    def _take_engines(self, stamped: Stamped) -> None:
+        match stamped.event:
             case EngineUp() as event:
                 self.engines[event.engine] = EngineView()
             case EngineDown() as event:
                 self.engines.setdefault(event.engine, EngineView()).down = event.reason
             case EngineAcknowledged() as event:
                 self.engines.setdefault(event.engine, EngineView()).version = event.version
-            case Admitted() | CreditsReturned() as event:
-                self.outstanding, self.capacity = event.outstanding, event.capacity
             case DeviceBusy() as event:
                 append_joined(self._busy.setdefault(event.device, []), (event.begin, event.end))
             case _:
                 pass
+
+
+class _RunSection(msgspec.Struct):
+    time_limit_s: float | None = None
+
+
+class _Config(msgspec.Struct):
+    run: _RunSection = msgspec.field(default_factory=_RunSection)
+
+
+def time_limit(config: str) -> float | None:
+    """Seconds that training may take, from a run's configuration as JSON; None if none is set."""
+    try:
+        return msgspec.json.decode(config, type=_Config).run.time_limit_s
+    except msgspec.DecodeError:
+        return None
