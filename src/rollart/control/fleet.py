@@ -8,11 +8,11 @@ Who waits: weight_sync, for acknowledgements (deadline `weights_s`); watchers, f
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rollart.control.deadline import T, now, within
+from rollart.control.deadline import now, within
 from rollart.control.routing import EngineView
 from rollart.core.errors import EngineLost, WeightSyncFailed
 from rollart.core.events import Committed, EngineAcknowledged, EngineDown, EngineUp, Warned
@@ -112,7 +112,7 @@ class Fleet:
         self._group = group
         async with asyncio.TaskGroup() as launches:
             launched = [
-                launches.create_task(_run(self._launcher.engine(binding)))
+                launches.create_task(self._launcher.engine(binding))
                 for binding in self._bindings
             ]
         for binding, launch in zip(self._bindings, launched, strict=True):
@@ -127,9 +127,9 @@ class Fleet:
         self._spawn(self._watch_death(slot))
         self._spawn(self._watch_progress(slot))
 
-    def _spawn(self, work: "Awaitable[None]") -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         assert self._group is not None, "start() first"
-        task = self._group.create_task(_run(work))
+        task = self._group.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
@@ -209,14 +209,14 @@ class Fleet:
     async def pause(self) -> None:
         """Returns when every live engine has stopped between two of its steps."""
         self.suspended = True
-        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.pause()))
+        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.pause))
 
     async def resume(self) -> None:
         """Lets every live engine run on, whatever version it holds."""
         self.suspended = False
         for slot in self._live():
             slot.progress_at = now()
-        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.resume()))
+        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.resume))
         self.on_routable()
 
     async def update(self, version: PolicyVersion) -> None:
@@ -300,12 +300,12 @@ class Fleet:
         tries = 0
         while tries < CATCH_UP_TRIES and slot.state is EngineState.CATCHING_UP:
             errors: dict[str, str] = {}
-            await self._ask(slot, slot.engine.pause())
+            await self._ask(slot, slot.engine.pause)
             await self._load(slot, self.target, self._settings.weights_s, errors)
             if self.suspended and self._is_current(slot):
                 slot.state = EngineState.LIVE
                 return
-            await self._ask(slot, slot.engine.resume())
+            await self._ask(slot, slot.engine.resume)
             if not self.suspended and self._is_current(slot):
                 slot.state = EngineState.LIVE
                 slot.progress_at = now()
@@ -321,21 +321,17 @@ class Fleet:
 
     async def rebuild_kv(self) -> None:
         """Ask every live engine to rebuild the KV of what it has in flight."""
-
-        async def rebuild(slot: EngineSlot) -> None:
-            await self._ask(slot, slot.engine.rebuild_kv())
-
-        await self._all(self._live(), rebuild)
+        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.rebuild_kv))
 
     # -- asking ------------------------------------------------------------------------------
 
-    async def _ask(self, slot: EngineSlot, command: Awaitable[object]) -> None:
+    async def _ask(self, slot: EngineSlot, command: Callable[[], Awaitable[object]]) -> None:
         """A command that a healthy engine answers in `engine_s`; otherwise the engine is lost."""
         name = slot.binding.worker
         try:
             await within(
                 self._settings.engine_s,
-                command,
+                command(),
                 lambda: EngineLost(name, f"no answer within {self._settings.engine_s:g} s"),
             )
         except EngineLost as error:
@@ -345,23 +341,21 @@ class Fleet:
 
     async def abort(self, slot: EngineSlot, request_ids: Sequence[str]) -> None:
         """Make an engine drop requests; returns when it has let go, or is lost."""
-        await self._ask(slot, slot.engine.abort(request_ids))
+        await self._ask(slot, lambda: slot.engine.abort(request_ids))
 
     async def _all(
-        self, slots: Sequence[EngineSlot], work: Callable[[EngineSlot], Awaitable[None]]
+        self,
+        slots: Sequence[EngineSlot],
+        work: Callable[[EngineSlot], Coroutine[None, None, None]],
     ) -> None:
         async with asyncio.TaskGroup() as group:
             for slot in slots:
-                group.create_task(_run(work(slot)))
+                group.create_task(work(slot))
 
 
 def backoff(tries: int) -> float:
     """Seconds before the next try: doubling, bounded."""
     return min(RETRY_FIRST_S * 2 ** (tries - 1), RETRY_MOST_S)
-
-
-async def _run(work: Awaitable[T]) -> T:
-    return await work
 
 
 async def _sleep_or(event: asyncio.Event, seconds: float) -> None:

@@ -143,11 +143,7 @@ class LLMProxy:
 
     def release(self, trajectory: TrajectoryId) -> None:
         """The trajectory is over: its KV may go."""
-        session = trajectory.session
-        holder = self._holder.pop(session, None)
-        slot = self._fleet.slot(holder) if holder is not None else None
-        if slot is not None and slot.state is not EngineState.LOST:
-            slot.engine.release(session)
+        self._release_prefix(trajectory.session)
 
     async def suspend(self) -> None:
         """No request is sent from here on; returns when no engine steps."""
@@ -195,7 +191,7 @@ class LLMProxy:
         if not slot.inflight:
             slot.progress_at = now()
         slot.inflight[pending.request_id] = pending
-        self._holder[call.trajectory.session] = slot.binding.worker
+        self._hold(call.trajectory.session, slot)
         pending.on_start(slot.version)
         slot.engine.add(
             GenerateRequest(
@@ -209,6 +205,18 @@ class LLMProxy:
             ),
             partial(self._on_delta, pending, pending.serial, slot),
         )
+
+    def _hold(self, session: str, slot: EngineSlot) -> None:
+        """The prefix lives in `slot` from now on; where it was before, it may go."""
+        if self._holder.get(session) != slot.binding.worker:
+            self._release_prefix(session)
+            self._holder[session] = slot.binding.worker
+
+    def _release_prefix(self, session: str) -> None:
+        holder = self._holder.pop(session, None)
+        slot = self._fleet.slot(holder) if holder is not None else None
+        if slot is not None and slot.state is not EngineState.LOST:
+            slot.engine.release(session)
 
     def _on_delta(
         self, pending: _Pending, serial: int, slot: EngineSlot, delta: TokenDelta
