@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollart.control.assembly import assemble, uniform_placement
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError, RollartError
-from rollart.core.events import SCHEMA, RunStarted
+from rollart.core.events import SCHEMA, Baseline, RunStarted
 from rollart.core.jobfile import load_job
+from rollart.core.ports import EventSink
 from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
@@ -31,6 +32,9 @@ from rollart.observe.trackers import (
     JsonlTracker,
     MetricsFeed,
 )
+
+if TYPE_CHECKING:
+    from rollart.runtimes.local.launcher import LocalLauncher
 
 JOB_FILE = "job.toml"
 WEIGHTS = "weights"
@@ -184,7 +188,7 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
     )
 
     async def begin() -> Controller:
-        return await assemble(
+        controller = await assemble(
             job,
             launcher,
             run_id=run_id,
@@ -192,6 +196,8 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
             save_to=str(directory / WEIGHTS),
             events=recorder,
         )
+        await _measure_baselines(job, launcher, recorder)
+        return controller
 
     try:
         return await _supervised(begin)
@@ -199,6 +205,14 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
         await launcher.close()
         tracker.close()
         log.close()
+
+
+async def _measure_baselines(job: JobConfig, launcher: "LocalLauncher", events: EventSink) -> None:
+    """Success of each domain's simple policies on its held-out tasks."""
+    for domain in job.domains if job.eval.tasks else ():
+        heldout = await launcher.heldout(domain.tag, job.eval.tasks)
+        for name, success in await launcher.baselines(domain.tag, heldout):
+            events.emit(Baseline(domain=domain.tag, name=name, success=success, tasks=len(heldout)))
 
 
 async def _supervised(begin: Callable[[], Any]) -> RunResult:

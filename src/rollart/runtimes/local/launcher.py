@@ -92,8 +92,8 @@ class LocalLauncher:
         events: EventSink,
     ) -> None:
         self._job = job
-        self._run_id = run_id
-        self._run_directory = run_directory
+        self.run_id = run_id
+        self.run_directory = run_directory
         self._python_path = tuple(python_path)
         self._events = events
         self._env = child_environment(os.environ, run_id)
@@ -120,8 +120,8 @@ class LocalLauncher:
         model = await self._model_directory()
         config = EngineChildConfig(
             model=str(model),
-            weights=str(weights_root(self._run_directory)),
-            run=self._run_id,
+            weights=str(weights_root(self.run_directory)),
+            run=self.run_id,
             dtype=job.rollout.dtype,
             kv=job.rollout.kv,
             slots=job.rollout.slots,
@@ -148,8 +148,8 @@ class LocalLauncher:
         model = await self._model_directory()
         config = TrainerChildConfig(
             model=str(model),
-            weights=str(weights_root(self._run_directory)),
-            run=self._run_id,
+            weights=str(weights_root(self.run_directory)),
+            run=self.run_id,
             train=job.train.model_dump(),
             policy=POLICY,
             total_steps=job.run.steps,
@@ -244,7 +244,7 @@ class LocalLauncher:
 
             self._store.close()
             self._store = None
-            sweep_abandoned(weights_root(self._run_directory))
+            sweep_abandoned(weights_root(self.run_directory))
 
     def _domain(self, tag: str) -> DomainConfig:
         return next(domain for domain in self._job.domains if domain.tag == tag)
@@ -291,7 +291,7 @@ class LocalLauncher:
             if self._model is None:
                 self._model = await model_directory(
                     self._job,
-                    self._run_directory,
+                    self.run_directory,
                     env=self._env,
                     python_path=self._python_path,
                     log_file=self._logs / "make-model.log",
@@ -303,9 +303,9 @@ class LocalLauncher:
         """Keep this run's weights alive as long as this process, and clear those of dead runs."""
         from rollart.backends.weights.shm import SharedMemoryWeightStore, sweep_abandoned
 
-        root = weights_root(self._run_directory)
+        root = weights_root(self.run_directory)
         sweep_abandoned(root)
-        self._store = SharedMemoryWeightStore(root, self._run_id)
+        self._store = SharedMemoryWeightStore(root, self.run_id)
 
     async def _spawn(self, entry: str, config: object, worker: str) -> Child:
         child = await spawn(
