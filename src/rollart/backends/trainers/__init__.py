@@ -1,0 +1,1 @@
+"""Trainers: what holds the policy's weights and changes them."""

@@ -1,0 +1,43 @@
+"""Learning rate and optimiser."""
+
+import itertools
+
+import pytest
+import torch
+
+from rollart.backends.trainers.optim import adamw, learning_rate
+
+
+def test_the_rate_decays_linearly_and_ends_exactly_at_its_final_share() -> None:
+    rates = [learning_rate(1e-3, 0.05, step=step, total_steps=20) for step in range(20)]
+    assert rates[0] == 1e-3
+    assert rates[-1] == pytest.approx(5e-5, rel=1e-12)
+    steps = {round(a - b, 15) for a, b in itertools.pairwise(rates)}
+    assert steps == {round(0.95e-3 / 19, 15)}
+
+
+@pytest.mark.parametrize(
+    ("final", "step", "total", "rate"),
+    [
+        (1.0, 7, 10, 1e-3),
+        (0.0, 9, 10, 0.0),
+        (0.1, 50, 10, 1e-4),
+        (0.1, 0, 1, 1e-3),
+        (0.5, 1, 3, 7.5e-4),
+    ],
+)
+def test_the_rate_is_constant_or_clamped_where_it_must_be(
+    final: float, step: int, total: int, rate: float
+) -> None:
+    assert learning_rate(1e-3, final, step=step, total_steps=total) == pytest.approx(rate)
+
+
+def test_decay_pulls_on_matrices_only_and_frozen_parameters_are_left_alone() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 3), torch.nn.LayerNorm(3), torch.nn.Linear(3, 3)
+    )
+    module[2].weight.requires_grad_(False)
+    matrices, vectors = adamw(module, 0.1).param_groups
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
+    assert [parameter.ndim for parameter in matrices["params"]] == [2]
+    assert len(vectors["params"]) == 4
