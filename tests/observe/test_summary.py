@@ -136,6 +136,8 @@ def test_the_log_prob_gap_is_the_largest_of_both_measures(synthetic_run: Run) ->
     events = synthetic_run(steps=20)
     summary = summarise(events)
     assert summary.logprob_gap_max == pytest.approx(20e-6)
+    assert summary.logprob_gap_scored == summary.logprob_gap_max
+    assert summary.logprob_gap_trained == pytest.approx(2e-6)
     assert summary.logprob_gap_tokens == 20 * 50
     only_steps = summarise(without(events, GapMeasured))
     assert only_steps.logprob_gap_max == pytest.approx(2e-6)

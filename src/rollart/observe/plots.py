@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TIMELINE_STEPS = 5
 MOST_BARS = 60
 MOST_DEVICES = 14
+LEAST_SHOWN = 0.001
+"""Shares below it are not seen in a bar, and have no place in its legend."""
 
 PHASE_COLOURS = {
     Phase.GET_BATCH: "#c9ced6",
@@ -101,7 +103,7 @@ def _smoothed(values: Sequence[float | None], window: int) -> list[float]:
 
 
 def _draw_quality(axes: "Axes", history: History, summary: RunSummary) -> None:
-    _prepare(axes, "Reward and success", over_steps=True)
+    _prepare(axes, "Reward and success of all training trajectories", over_steps=True)
     places = range(1, len(history.steps) + 1)
     window = max(1, len(history.steps) // 15)
     for label, colour, values in (
@@ -194,7 +196,8 @@ def _draw_lags(axes: "Axes", history: History, summary: RunSummary) -> None:
 def _draw_phases(axes: "Axes", history: History) -> None:
     """Seconds of each phase, one bar a step, or the mean of several steps where there are many."""
     _prepare(axes, "Time by phase", over_steps=True)
-    order = sorted({span.step for span in history.phases})
+    # The last weights, loaded for the evaluation after training, are no step of their own.
+    order = sorted({span.step for span in history.phases if span.phase is Phase.GET_BATCH})
     place = {step: at for at, step in enumerate(order)}
     per_bar = max(1, -(-len(order) // MOST_BARS))
     bars = -(-len(order) // per_bar)
@@ -202,7 +205,7 @@ def _draw_phases(axes: "Axes", history: History) -> None:
     for phase in Phase:
         heights = [0.0] * bars
         for span in history.phases:
-            if span.phase is phase:
+            if span.phase is phase and span.step in place:
                 heights[place[span.step] // per_bar] += (span.end - span.begin) / per_bar
         if not any(heights):
             continue
@@ -243,7 +246,8 @@ def _draw_busy(axes: "Axes", summary: RunSummary) -> None:
         f"training and generation at once: {duration(summary.overlap_s)} of "
         f"{duration(summary.train_s)}"
     )
-    handles = [_patch(_work_colour(work, works), work) for work in works]
+    seen = {work for share in devices for work, part in share.by_work if part >= LEAST_SHOWN}
+    handles = [_patch(_work_colour(work, works), work) for work in works if work in seen]
     if handles:
         axes.legend(handles=handles, fontsize=8, loc="upper left", ncols=5, frameon=False)
 
@@ -310,9 +314,16 @@ def _draw_timeline(
     axes.set_ylim(len(devices) + 1.5, -0.85)
     axes.set_xlim(0, max(window[1] - window[0], 1e-9))
     axes.set_xlabel("seconds")
-    present = {span.phase for span in history.phases}
+    present = {span.phase for span in history.phases if _meets((span.begin, span.end), window)}
+    working = {
+        work
+        for (_, work), spans in history.busy.items()
+        if any(_meets(span, window) for span in spans)
+    }
     handles = [_patch(PHASE_COLOURS[p], p.value.replace("_", " ")) for p in Phase if p in present]
-    handles += [_patch(_work_colour(work, works), f"device: {work}") for work in works]
+    handles += [
+        _patch(_work_colour(work, works), f"device: {work}") for work in works if work in working
+    ]
     if handles:
         axes.legend(
             handles=handles,
@@ -322,6 +333,10 @@ def _draw_timeline(
             bbox_to_anchor=(0.5, -0.16 - 0.5 / (len(devices) + 3)),
             frameon=False,
         )
+
+
+def _meets(span: Interval, window: Interval) -> bool:
+    return span[0] < window[1] and span[1] > window[0]
 
 
 def _at_once(history: History) -> list[Interval]:

@@ -4,7 +4,7 @@ Invariant: pure, and every number follows from events; what no event says is Non
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rollart.core.events import Evaluated, Phase, Stamped
@@ -57,7 +57,9 @@ class RunSummary:
     `train_s` from the first get_batch to the end of the last train step. `tokens_per_s` is
     prompt and response tokens of all trained batches over `train_s`, the throughput of arXiv
     2512.22560; `trained_tokens` counts only those with a loss. `overlap_s` is how long some
-    device trained while some device generated. `partial` says why the log is not the whole run,
+    device trained while some device generated. `logprob_gap_scored` was measured for its own sake
+    on `logprob_gap_tokens` tokens, `logprob_gap_trained` in the train steps, in the arithmetic of
+    training; `logprob_gap_max` is the larger. `partial` says why the log is not the whole run,
     None if it is.
     """
 
@@ -79,6 +81,8 @@ class RunSummary:
     token_lag_mean: float | None
     ledger: LedgerBalance
     logprob_gap_max: float | None
+    logprob_gap_scored: float | None
+    logprob_gap_trained: float | None
     logprob_gap_tokens: int
     phase_seconds: Named
     devices: tuple[DeviceShare, ...]
@@ -105,6 +109,8 @@ def summary_of(history: History) -> RunSummary:
     batch_tokens = sum(row.batch_tokens for row in steps)
     window = history.training_window
     train_s = window[1] - window[0]
+    scored_gap = _largest([gap.maximum for gap in history.gaps])
+    trained_gap = _largest([row.stats.same_version_gap for row in steps])
     return RunSummary(
         run=started.run if started else None,
         runtime=started.runtime if started else None,
@@ -125,7 +131,9 @@ def summary_of(history: History) -> RunSummary:
         token_lag_max=max((row.token_lag_max for row in steps if row.lag_tokens), default=None),
         token_lag_mean=_token_lag_mean(history),
         ledger=_ledger(history),
-        logprob_gap_max=_gap_max(history),
+        logprob_gap_max=_largest([scored_gap, trained_gap]),
+        logprob_gap_scored=scored_gap,
+        logprob_gap_trained=trained_gap,
         logprob_gap_tokens=sum(gap.tokens for gap in history.gaps),
         phase_seconds=_phase_seconds(history),
         devices=_devices(history),
@@ -167,17 +175,12 @@ def _token_lag_mean(history: History) -> float | None:
     return weighted / sum(row.lag_tokens for row in rows)
 
 
-def _gap_max(history: History) -> float | None:
+def _largest(gaps: Sequence[float | None]) -> float | None:
     """The largest gap; NaN if any is, for a gap that is not a number is no small one."""
-    found = [gap.maximum for gap in history.gaps]
-    found += [
-        row.stats.same_version_gap
-        for row in history.steps
-        if row.stats.same_version_gap is not None
-    ]
-    if any(math.isnan(gap) for gap in found):
+    known = [gap for gap in gaps if gap is not None]
+    if any(math.isnan(gap) for gap in known):
         return math.nan
-    return max(found, default=None)
+    return max(known, default=None)
 
 
 def _phase_seconds(history: History) -> Named:
@@ -294,6 +297,8 @@ def json_object(summary: RunSummary) -> dict[str, object]:
             "balanced": ledger.balanced,
         },
         "logprob_gap_max": summary.logprob_gap_max,
+        "logprob_gap_scored": summary.logprob_gap_scored,
+        "logprob_gap_trained": summary.logprob_gap_trained,
         "logprob_gap_tokens": summary.logprob_gap_tokens,
         "phase_seconds": dict(summary.phase_seconds),
         "device_busy": {

@@ -85,6 +85,8 @@ def train_point(row: StepRow) -> Point:
         values=(
             ("reward", row.reward),
             ("success", row.success),
+            ("batch_reward", row.batch_reward),
+            ("batch_success", row.batch_success),
             ("step_s", row.seconds),
             ("train_s", stats.seconds),
             ("tokens_per_s", row.tokens_per_s),
