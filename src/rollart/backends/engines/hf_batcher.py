@@ -211,20 +211,23 @@ class HFBatcher:
 
         Returns the tokens computed. Without this call, `step` does the same as it goes.
         """
-        begin, rows = time.monotonic(), list(self._running.values())
-        slots = self._forget_old(np.array([row.slot for row in rows], np.int64))
-        by_slot = {row.slot: row for row in rows}
+        begin = time.monotonic()
+        slots = self._forget_old(np.array([row.slot for row in self._running.values()], np.int64))
+        rows = {row.slot: row for row in self._running.values() if row.slot in set(slots.tolist())}
         done = 0
         while len(slots):
             need = self.kv.known[slots] - 1 - self.kv.cached[slots]
             counts = _portions(need, self._step_tokens)
-            slots, counts = slots[need > 0], counts[need > 0]
-            chosen = slots[counts > 0]
+            chosen, counts = slots[counts > 0], counts[counts > 0]
             if len(chosen):
-                self._model.run(chosen, counts[counts > 0], np.zeros(len(chosen), bool))
-            for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-                by_slot[slot].prefill_tokens += count
-            done += int(counts.sum())
+                self._model.run(chosen, counts, np.zeros(len(chosen), bool))
+            for slot, count in zip(chosen.tolist(), counts.tolist(), strict=True):
+                rows[slot].prefill_tokens += count
+                done += count
+            slots = slots[self.kv.known[slots] - 1 > self.kv.cached[slots]]
+        for row in rows.values():
+            row.account("prefill", time.monotonic())
+            row.prefilling = row.sampled == 0
         if done:
             self._note("rebuild", begin)
         self.rebuilt_tokens += done
