@@ -67,7 +67,7 @@ def test_plain_output_is_one_whole_line_for_each_step(synthetic_run: Run) -> Non
     lines = text_of(console).splitlines()
     steps = [line for line in lines if line.startswith("step ")]
     assert [line.split()[1] for line in steps] == ["1/4", "2/4", "3/4", "4/4"]
-    for said in ("reward 0.700  success 75 %", "781 tokens/s", "lag start 1 token 2", "left 1."):
+    for said in ("reward 0.450  success 50 %", "781 tokens/s", "lag start 1 token 2", "left 1."):
         assert said in steps[2]
     assert lines[0].startswith("run synthetic: rollart with alpha 1")
     assert "held-out FrozenLake, after: success 87 % sampled, 255 of 256 tasks" in text_of(console)
