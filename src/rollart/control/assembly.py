@@ -173,7 +173,11 @@ def connect(
         heldout={tag: domain.heldout for tag, domain in domains.items()},
         temperatures={tag: domain.config.temperature for tag, domain in domains.items()},
         trainer=trainer,
-        settings=EvaluationSettings(run=run_id, concurrency=job.capacity_trajectories),
+        settings=EvaluationSettings(
+            run=run_id,
+            concurrency=job.capacity_trajectories,
+            compare_s=job.timeouts.train_s,
+        ),
         events=events,
     )
     return Controller(

@@ -88,7 +88,8 @@ class Controller:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        if self._main is not None:
+        """Once: a second cancellation would end the resume that follows the first."""
+        if self._main is not None and not self._main.cancelling():
             self._main.cancel()
 
     def progress(self, step: int) -> float:
@@ -104,6 +105,8 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch_trainer())
             self._main = group.create_task(self._train(group))
+            if self._stop is not None or self._fatal is not None:
+                self._interrupt()
             result = await self._result_of(self._main)
             self._main = None
             watch.cancel()
@@ -156,6 +159,8 @@ class Controller:
             try:
                 await self._sync.iteration(step)
             except OutOfTasks as error:
+                if not self._done:
+                    raise OutOfTasks(f"nothing was trained: {error}") from error
                 return str(error)
             self._done = step + 1
             self._balance()

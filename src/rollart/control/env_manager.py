@@ -102,7 +102,12 @@ class EnvManager:
         self._proxy = proxy
         self._settings = settings
         self._events = events
-        self.progress_at = 0.0
+        self._moved_at = 0.0
+
+    @property
+    def progress_at(self) -> float:
+        """Loop time (s) at which a token came or a reset, a turn or a trajectory ended."""
+        return max(self._moved_at, self._proxy.progress_at)
 
     async def rollout(
         self,
@@ -215,7 +220,8 @@ class EnvManager:
             )
             ok = True
         finally:
-            episode.reset_s = now() - began
+            self._moved_at = now()
+            episode.reset_s = self._moved_at - began
             self._events.emit(
                 EnvironmentReset(trajectory=str(flight.id), seconds=episode.reset_s, ok=ok)
             )
@@ -333,7 +339,7 @@ class EnvManager:
 
     def _turn_ended(self, flight: Flight, turn: Turn, index: int, answer: Answer) -> None:
         versions = answer.completion.versions.runs
-        self.progress_at = now()
+        self._moved_at = now()
         self._events.emit(
             TurnEnded(
                 trajectory=str(flight.id),
@@ -352,7 +358,7 @@ class EnvManager:
         )
 
     def _report(self, trajectory: Trajectory) -> None:
-        self.progress_at = now()
+        self._moved_at = now()
         self._events.emit(
             TrajectoryEnded(
                 trajectory=str(trajectory.id),

@@ -2,16 +2,17 @@
 
 Invariant: nothing here enters the ledger, takes a credit or is trained on; a trajectory whose
 tokens came from another version than the one evaluated is not counted.
-Who waits: the controller, for `evaluate`; bounded by the episodes' own deadlines.
+Who waits: the controller, for `evaluate`; bounded by the episodes' own deadlines and `compare_s`.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rollart.control.deadline import now
+from rollart.control.deadline import now, within
 from rollart.control.env_manager import EnvManager
 from rollart.control.flight import Flight
+from rollart.core.errors import TrainerLost
 from rollart.core.events import Evaluated, GapMeasured
 from rollart.core.identity import Purpose, TrajectoryId
 from rollart.core.ports import EventSink, Trainer
@@ -23,10 +24,11 @@ GAP_TRAJECTORIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`concurrency` bounds the trajectories at once."""
+    """`concurrency` bounds the trajectories at once; `compare_s` one comparison (seconds)."""
 
     run: str
     concurrency: int
+    compare_s: float
 
 
 class Evaluator:
@@ -112,7 +114,15 @@ class Evaluator:
     ) -> None:
         if not trajectories:
             return
-        gap = await self._trainer.score(trajectories, temperature)
+        seconds = self._settings.compare_s
+        gap = await within(
+            seconds,
+            self._trainer.score(trajectories, temperature),
+            lambda: TrainerLost(
+                f"the trainer did not compare log-probs within {seconds:g} s; "
+                "see its log, or raise timeouts.train_s"
+            ),
+        )
         self._events.emit(
             GapMeasured(version=version, tokens=gap.tokens, maximum=gap.maximum, mean=gap.mean)
         )

@@ -112,8 +112,7 @@ class Fleet:
         self._group = group
         async with asyncio.TaskGroup() as launches:
             launched = [
-                launches.create_task(self._launcher.engine(binding))
-                for binding in self._bindings
+                launches.create_task(self._launcher.engine(binding)) for binding in self._bindings
             ]
         for binding, launch in zip(self._bindings, launched, strict=True):
             slot = EngineSlot(binding=binding, engine=launch.result(), state=EngineState.LIVE)

@@ -63,10 +63,14 @@ class LiveGroup:
         return len(self.flights) + len(self.done)
 
     def condemn(self, disposition: Disposition, reason: str) -> None:
-        """Cancel the members, in order; `ended` is set when all have let go."""
-        if self.doom is None:
-            self.doom = disposition
-            self.doom_reason = reason
+        """Cancel the members, in order; `ended` is set when all have let go.
+
+        Only the first time: a second cancellation would end a member's wait for its engine.
+        """
+        if self.doom is not None:
+            return
+        self.doom = disposition
+        self.doom_reason = reason
         for task in self.members.values():
             task.cancel()
 

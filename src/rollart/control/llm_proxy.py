@@ -88,6 +88,8 @@ class _Pending:
 class LLMProxy:
     """Dispatches each trajectory's requests to engines.
 
+    `progress_at` is the loop time (s) of the last token.
+
     Args:
         context: tokens a sequence may hold in all.
     """
@@ -101,6 +103,7 @@ class LLMProxy:
         self._events = events
         self._queue: deque[_Pending] = deque()
         self._holder: dict[str, str] = {}
+        self.progress_at = 0.0
         fleet.on_lost = self._move
         fleet.on_routable = self._pump
 
@@ -224,7 +227,7 @@ class LLMProxy:
         if serial != pending.serial or pending.slot is not slot or pending.future.done():
             self._events.emit(LateResult(what="tokens", identity=delta.request_id))
             return
-        slot.progress_at = now()
+        slot.progress_at = self.progress_at = now()
         if delta.refused is not None:
             self._detach(pending)
             pending.future.set_exception(EngineRefused(f"{slot.binding.worker}: {delta.refused}"))

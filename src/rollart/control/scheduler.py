@@ -83,6 +83,7 @@ class RolloutScheduler:
         self._admission: asyncio.Task[None] | None = None
         self._ended_at = 0.0
         self.committed = 0
+        tasks.on_end = buffer.wake
 
     # -- what others may see ---------------------------------------------------------------
 
@@ -319,6 +320,7 @@ class RolloutScheduler:
             OutOfTasks: nothing is left to train.
             RunStalled: nothing made progress for `stall_s`, or too many groups were lost.
         """
+        asked_at = now()
         while True:
             if self._error is not None:
                 raise self._error
@@ -329,10 +331,11 @@ class RolloutScheduler:
                 return self._in_hand
             if drained:
                 raise OutOfTasks("every task has been trained or has left")
-            await self._change_or_stall()
+            await self._change_or_stall(asked_at)
 
-    async def _change_or_stall(self) -> None:
-        patience = self._progress_at() + self._settings.stall_s - now()
+    async def _change_or_stall(self, asked_at: float) -> None:
+        """Before `asked_at` rollout may have stood still by intent (a synchronous step trained)."""
+        patience = max(asked_at, self._progress_at()) + self._settings.stall_s - now()
         if patience <= 0:
             waits = ", ".join(f"{count} for {what}" for what, count in self.waiting().items())
             raise RunStalled(

@@ -7,7 +7,7 @@ Who waits: the admission loop, for a source's next task or, when all have ended,
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rollart.core.ports import TaskSource
@@ -33,7 +33,10 @@ class TaskQueueSnapshot:
 
 
 class TaskQueue:
-    """Draws from one source a domain."""
+    """Draws from one source a domain.
+
+    `on_end` is called when a source turns out to have ended.
+    """
 
     def __init__(self, sources: Mapping[str, TaskSource], weights: Mapping[str, float]) -> None:
         self._sources = dict(sources)
@@ -42,6 +45,7 @@ class TaskQueue:
         self._ended: set[str] = set()
         self._front: deque[QueuedTask] = deque()
         self._requeued = asyncio.Event()
+        self.on_end: Callable[[], None] = lambda: None
 
     @property
     def exhausted(self) -> bool:
@@ -61,6 +65,7 @@ class TaskQueue:
             task = await self._sources[domain].next()
             if task is None:
                 self._ended.add(domain)
+                self.on_end()
                 continue
             self._drawn[domain] += 1
             return QueuedTask(task=task)
