@@ -169,7 +169,7 @@ class WeightSync:
                 stats=stats,
                 token_lag_max=lag.maximum,
                 token_lag_mean=lag.mean,
-                tokens=sum(trajectory.tokens for trajectory in batch.trajectories),
+                tokens=lag.tokens,
             )
         )
         await self._publish(step)

@@ -20,7 +20,7 @@ GROUP_RELATIVE = frozenset({"grpo", "rloo", "dr_grpo"})
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class RunConfig(Section):
