@@ -211,11 +211,14 @@ class Fleet:
         await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.pause))
 
     async def resume(self) -> None:
-        """Lets every live engine run on, whatever version it holds."""
+        """Lets every live engine run on, whatever version it holds; then requests may be sent."""
+        resumed: list[EngineSlot] = []
+        while waiting := [slot for slot in self._live() if slot not in resumed]:
+            for slot in waiting:
+                slot.progress_at = now()
+            await self._all(waiting, lambda slot: self._ask(slot, slot.engine.resume))
+            resumed += waiting
         self.suspended = False
-        for slot in self._live():
-            slot.progress_at = now()
-        await self._all(self._live(), lambda slot: self._ask(slot, slot.engine.resume))
         self.on_routable()
 
     async def update(self, version: PolicyVersion) -> None:
