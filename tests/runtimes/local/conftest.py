@@ -1,17 +1,22 @@
 """User modules that misbehave in every way, and fork servers to run them in."""
 
+import asyncio
 import contextlib
 import textwrap
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollart.core.events import DeviceBusy, Event
+from rollart.core.jobfile import parse_job
 from rollart.runtimes.local import env_host
 from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.env_host import EnvHostConfig
 from rollart.runtimes.local.environments import EnvironmentLimits, LocalEnvironments
+from rollart.runtimes.local.launcher import LocalLauncher
 from rollart.runtimes.local.warm_forks import WarmForks
 
 ENVIRONMENTS = '''
@@ -213,3 +218,114 @@ def environments(warm_forks: Forks) -> Environments:
                 await opened.close()
 
     return make
+
+
+class Events:
+    """Takes events and keeps them."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+
+    def busy(self, device: str) -> list[DeviceBusy]:
+        return [e for e in self.seen if isinstance(e, DeviceBusy) and e.device == device]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 of two layers with lively logits, and a tokenizer of one token a word."""
+    import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    words = ["<end>", "<unk>", "<user>", "<agent>", *(f"w{number}" for number in range(44))]
+    backend = Tokenizer(WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<end>",
+        unk_token="<unk>",
+        chat_template="{% for m in messages %}<user> {{ m.content }} {% endfor %}<agent>",
+    )
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        eos_token_id=0,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def job_table(tiny_model: Path) -> dict[str, Any]:
+    """A small job on the tiny model."""
+    return {
+        "schema": 1,
+        "run": {"name": "tiny", "steps": 10, "seed": 5},
+        "model": {"path": str(tiny_model), "context": 256},
+        "rollout": {"batch_groups": 2, "group_size": 2, "slots": 16, "step_tokens": 256},
+        "train": {
+            "correction": "behaviour",
+            "learning_rate": 1e-2,
+            "drop_zero_variance": False,
+            "microbatch_tokens": 512,
+        },
+        "domains": [
+            {
+                "tag": "lake",
+                "environment": "my_environments:Counter",
+                "reward": "my_rewards:by_word",
+                "max_tokens": 8,
+                "envs_per_process": 2,
+            }
+        ],
+        "timeouts": {"engine_s": 20.0, "weights_s": 20.0, "train_s": 60.0},
+    }
+
+
+class Stage:
+    """A launcher in an event loop that lives from test to test, so that a model loads once."""
+
+    def __init__(self, launcher: LocalLauncher, events: Events, runner: asyncio.Runner) -> None:
+        self.launcher = launcher
+        self.events = events
+        self.run = runner.run
+
+
+@pytest.fixture(scope="module")
+def stage(job_table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("stage")
+    (folder / "my_environments.py").write_text(ENVIRONMENTS)
+    (folder / "my_rewards.py").write_text(REWARDS)
+    events = Events()
+    with asyncio.Runner() as runner:
+
+        async def begin() -> LocalLauncher:
+            return LocalLauncher(
+                parse_job(job_table),
+                run_id=f"stage-{folder.parent.name}-{folder.name}",
+                run_directory=folder / "run",
+                python_path=(str(folder),),
+                events=events,
+            )
+
+        launcher = runner.run(begin())
+        yield Stage(launcher, events, runner)
+        runner.run(launcher.close())

@@ -59,6 +59,7 @@ class LocalEngine:
         self._requests: dict[int, tuple[str, DeltaSink]] = {}
         self._key_of: dict[str, int] = {}
         self._sessions: OrderedDict[str, Prompt] = OrderedDict()
+        self._sent_bytes = 0
         child.on_event = self._on_event
 
     @property
@@ -74,6 +75,11 @@ class LocalEngine:
         """Process id of the child."""
         return self._child.pid
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of prompt tokens sent so far."""
+        return self._sent_bytes
+
     def add(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Queue a request. When the engine is gone this does nothing: `wait_dead` tells."""
         key = next(self._keys)
@@ -81,6 +87,7 @@ class LocalEngine:
         self._key_of[request.id] = key
         blocks, kept = self._known(request.session, request.prompt)
         rest = _ids_bytes(request.prompt[blocks:])
+        self._sent_bytes += len(rest)
         sampling = (request.max_tokens, request.temperature, request.seed, request.offset)
         self._cast("add", key, request.session, (kept, rest), sampling)
 

@@ -20,6 +20,7 @@ from rollart.core.types import GenerateRequest, TokenDelta
 from rollart.process.serve import ChildPort, Request
 from rollart.runtimes.local.busy import FLUSH_S, BusyLog
 from rollart.runtimes.local.codec import Packed, pack_cost
+from rollart.runtimes.local.torch_child import compute_on_one_thread, end_at_once
 
 if TYPE_CHECKING:
     from rollart.backends.engines.hf_batcher import HFBatcher
@@ -51,12 +52,13 @@ def entry(port: ChildPort, config: Any) -> None:
     from rollart.backends.weights.shm import SharedMemoryWeightStore
 
     settings = msgspec.convert(config, EngineChildConfig)
-    torch.set_num_threads(1)
+    compute_on_one_thread()
     torch.set_grad_enabled(False)
     batcher = _load(settings)
     store = SharedMemoryWeightStore(settings.weights, settings.run)
     port.ready()
     EngineLoop(port, batcher, store, settings.dtype).run()
+    end_at_once()
 
 
 def _load(settings: EngineChildConfig) -> "HFBatcher":

@@ -46,7 +46,7 @@ from rollart.runtimes.local.engine import EngineLimits, LocalEngine
 from rollart.runtimes.local.engine_child import EngineChildConfig
 from rollart.runtimes.local.env_host import EnvHostConfig
 from rollart.runtimes.local.environments import EnvironmentLimits, LocalEnvironments
-from rollart.runtimes.local.models import model_directory
+from rollart.runtimes.local.models import prepared_model
 from rollart.runtimes.local.preflight import preflight
 from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_host import RewardHostConfig
@@ -117,7 +117,7 @@ class LocalLauncher:
     async def engine(self, binding: Binding) -> Engine:
         """An engine with the model's own weights, version 0. Raises `EngineLost`, `ConfigError`."""
         job = self._job
-        model = await self._model_directory()
+        model = await self.model_directory()
         config = EngineChildConfig(
             model=str(model),
             weights=str(weights_root(self.run_directory)),
@@ -145,7 +145,7 @@ class LocalLauncher:
     async def trainer(self, binding: Binding) -> Trainer:
         """The trainer, at version 0. Raises `TrainerLost`, `ConfigError`."""
         job = self._job
-        model = await self._model_directory()
+        model = await self.model_directory()
         config = TrainerChildConfig(
             model=str(model),
             weights=str(weights_root(self.run_directory)),
@@ -229,7 +229,7 @@ class LocalLauncher:
         """The model's own chat template. Raises `ConfigError`."""
         from rollart.backends.renderers.hf_chat import HfChatRenderer
 
-        return HfChatRenderer.load(await self._model_directory())
+        return HfChatRenderer.load(await self.model_directory())
 
     async def close(self) -> None:
         """End every child, within seconds, and remove the weights from shared memory."""
@@ -286,10 +286,11 @@ class LocalLauncher:
             self._replayable[domain] = answer
         return self._replayable[domain]
 
-    async def _model_directory(self) -> Path:
+    async def model_directory(self) -> Path:
+        """The run's model, made at the first need. Raises `ConfigError`."""
         async with self._making:
             if self._model is None:
-                self._model = await model_directory(
+                self._model = await prepared_model(
                     self._job,
                     self.run_directory,
                     env=self._env,

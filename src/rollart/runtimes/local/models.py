@@ -18,7 +18,7 @@ MAKE_S = 3600.0
 """Seconds that making a model may take."""
 
 
-async def model_directory(
+async def prepared_model(
     job: JobConfig,
     run_directory: Path,
     *,

@@ -59,6 +59,11 @@ class LocalTrainer:
         """Process id of the child."""
         return self._child.pid
 
+    @property
+    def child(self) -> Child:
+        """The process, for whoever watches or replaces this handle."""
+        return self._child
+
     async def train_step(self, batch: TrainBatch) -> TrainStats:
         """Train once; afterwards `version` is one higher.
 

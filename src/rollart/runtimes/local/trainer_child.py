@@ -21,6 +21,7 @@ from rollart.runtimes.local.codec import (
     unpack_batch,
     unpack_trajectory,
 )
+from rollart.runtimes.local.torch_child import compute_on_one_thread, end_at_once
 
 if TYPE_CHECKING:
     from rollart.backends.trainers.torch_trainer import TorchTrainer
@@ -46,13 +47,11 @@ class TrainerChildConfig:
 
 def entry(port: ChildPort, config: Any) -> None:
     """Load the model, then serve until stopped."""
-    import torch
-
     from rollart.backends.trainers.torch_trainer import TorchTrainer
     from rollart.backends.weights.shm import SharedMemoryWeightStore
 
     settings = msgspec.convert(config, TrainerChildConfig)
-    torch.set_num_threads(1)
+    compute_on_one_thread()
     work = Work(port)
     trainer = TorchTrainer(
         settings.model,
@@ -66,6 +65,7 @@ def entry(port: ChildPort, config: Any) -> None:
     trainer.load()
     store = SharedMemoryWeightStore(settings.weights, settings.run)
     serve(port, TrainerCommands(trainer, store, settings.keep, work).handlers)
+    end_at_once()
 
 
 class Work:
