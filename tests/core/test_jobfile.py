@@ -53,7 +53,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("train.microbatch_tokens", 512, ["= 512", "model.context = 1024", "use 1024 or more"]),
     ("train.clip_low", 1.0, ["= 1.0", "less than 1", "use 0.2"]),
     ("train.learning_rate", 0, ["= 0", "greater than 0", "use 1e-05"]),
-    ("train.learning_rate", float("nan"), ["= nan", "greater than 0", "use 1e-05"]),
+    ("train.learning_rate", float("nan"), ["= nan", "finite", "use 1e-05"]),
     ("domains", [], ["= []", "must not be empty", "[[domains]]"]),
     ("domains", {"tag": "x"}, ["array of tables", "[[domains]]"]),
     ("domains", [3], ["[0] = 3", "must be a table", "[[domains]]"]),
