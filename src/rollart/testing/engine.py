@@ -18,10 +18,21 @@ from rollart.core.types import GenerateRequest, RequestCost, StopReason, TokenDe
 from rollart.testing.script import Script
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Dispatch:
+    """A request as it came: at which loop time (s), and under which version of the engine."""
+
+    at: float
+    version: int
+    request: GenerateRequest
+    sampled: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     request: GenerateRequest
     sink: DeltaSink
+    dispatch: Dispatch
     wanted: int
     task: "asyncio.Task[None] | None" = None
     sampled: int = 0
@@ -30,13 +41,17 @@ class _Running:
 
 @dataclass(slots=True, kw_only=True)
 class EngineLog:
-    """What was asked of the engine, in order, and what a careless one did wrong."""
+    """What was asked of the engine, in order, and what a careless one did wrong.
+
+    `left_at_close` counts the requests that it still held when it was closed.
+    """
 
     calls: list[str] = field(default_factory=list[str])
     aborted: list[str] = field(default_factory=list[str])
+    dispatches: list[Dispatch] = field(default_factory=list[Dispatch])
+    left_at_close: int = 0
     stale_kv_reads: int = 0
     tokens: int = 0
-    started_while_paused: int = 0
 
 
 class ScriptedEngine:
@@ -48,6 +63,7 @@ class ScriptedEngine:
     Args:
         rebuilds_kv: False plants the bug of going on with KV of an older version.
         missing: versions that no weight store has, so that an update to them fails.
+        keeps_log: False for runs so long that calls and dispatches would fill the memory.
     """
 
     def __init__(
@@ -59,12 +75,14 @@ class ScriptedEngine:
         incarnation: int = 0,
         rebuilds_kv: bool = True,
         missing: Collection[int] = (),
+        keeps_log: bool = True,
     ) -> None:
         self._name = name
         self._script = script or Script()
         self._hardware = hardware
         self._rebuilds_kv = rebuilds_kv
         self._missing = missing
+        self._keeps_log = keeps_log
         self._running: dict[str, _Running] = {}
         self._prefixes: dict[str, int] = {}
         self._paused = False
@@ -92,16 +110,24 @@ class ScriptedEngine:
     def add(self, request: GenerateRequest, sink: DeltaSink) -> None:
         if self._dead.done():
             return
-        self.log.calls.append(f"add {request.id}")
+        self._note(f"add {request.id}")
         if request.max_tokens < 1 or request.prompt_tokens < 1:
             self._refuse(request, sink)
             return
         rng = self._script.draw.rng("tokens", request.seed)
         low, high = self._script.tokens_per_turn
         wanted = rng.randint(low, high) - request.offset
-        running = _Running(request=request, sink=sink, wanted=max(1, wanted))
+        now = asyncio.get_running_loop().time()
+        dispatch = Dispatch(at=now, version=self.version, request=request)
+        if self._keeps_log:
+            self.log.dispatches.append(dispatch)
+        running = _Running(request=request, sink=sink, dispatch=dispatch, wanted=max(1, wanted))
         self._running[request.id] = running
         running.task = asyncio.get_running_loop().create_task(self._generate(running))
+
+    def _note(self, call: str) -> None:
+        if self._keeps_log:
+            self.log.calls.append(call)
 
     def _refuse(self, request: GenerateRequest, sink: DeltaSink) -> None:
         delta = TokenDelta(
@@ -129,6 +155,7 @@ class ScriptedEngine:
             if running.kv_version == -1:
                 running.kv_version = self.version
             running.sampled += 1
+            running.dispatch.sampled += 1
             self.log.tokens += 1
             self._emit(running)
             if request.id not in self._running:
@@ -161,12 +188,13 @@ class ScriptedEngine:
     async def abort(self, request_ids: Sequence[str]) -> None:
         self._check()
         for name in request_ids:
-            self.log.calls.append(f"abort {name}")
+            self._note(f"abort {name}")
             running = self._running.pop(name, None)
             if running is not None and running.task is not None:
                 running.task.cancel()
                 self._prefixes.pop(running.request.session, None)
-                self.log.aborted.append(name)
+                if self._keeps_log:
+                    self.log.aborted.append(name)
         await asyncio.sleep(0)
 
     def release(self, session: str) -> None:
@@ -174,13 +202,13 @@ class ScriptedEngine:
 
     async def pause(self) -> None:
         self._check()
-        self.log.calls.append("pause")
+        self._note("pause")
         self._go.clear()
         await asyncio.sleep(0)
 
     async def resume(self) -> None:
         self._check()
-        self.log.calls.append("resume")
+        self._note("resume")
         self._go.set()
         await asyncio.sleep(0)
 
@@ -189,7 +217,7 @@ class ScriptedEngine:
         if self._go.is_set():
             raise RuntimeError(f"{self._name}: update to {version} while not paused")
         self._updates += 1
-        self.log.calls.append(f"update {version.number}")
+        self._note(f"update {version.number}")
         await asyncio.sleep(
             self._script.draw.seconds(self._script.update_s, "update", self._name, self._updates)
         )
@@ -202,7 +230,7 @@ class ScriptedEngine:
 
     async def rebuild_kv(self) -> int:
         self._check()
-        self.log.calls.append("rebuild_kv")
+        self._note("rebuild_kv")
         await asyncio.sleep(0)
         return sum(running.request.prompt_tokens for running in self._running.values())
 
@@ -219,6 +247,7 @@ class ScriptedEngine:
             self._dead.set_result(reason)
 
     async def close(self) -> None:
+        self.log.left_at_close += len(self._running)
         self.die("closed")
 
     def _check(self) -> None:

@@ -292,7 +292,12 @@ def _has_signal(group: Group) -> bool:
 
 
 class ScriptedLauncher:
-    """Launches fakes and keeps hold of them, so that a test can look and interfere."""
+    """Launches fakes and keeps hold of them, so that a test can look and interfere.
+
+    Args:
+        tasks: how many tasks a domain has; endless without it.
+        keeps_batches: False for long runs: neither batches nor the engines' logs are kept.
+    """
 
     def __init__(
         self,
@@ -312,7 +317,11 @@ class ScriptedLauncher:
     async def engine(self, binding: Binding) -> Engine:
         incarnation = sum(engine.id == binding.worker for engine in self.engines)
         engine = ScriptedEngine(
-            binding.worker, self.script, hardware=binding.hardware, incarnation=incarnation
+            binding.worker,
+            self.script,
+            hardware=binding.hardware,
+            incarnation=incarnation,
+            keeps_log=self._keeps_batches,
         )
         self.engines.append(engine)
         return engine

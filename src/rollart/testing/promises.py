@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollart.core.events import (
-    Admitted,
     BatchTaken,
     Committed,
     Disposed,
@@ -24,7 +23,18 @@ from rollart.core.events import (
     TurnEnded,
 )
 from rollart.core.identity import request_seed
+from rollart.testing.dispatch_promises import (
+    continuations_lose_nothing,
+    engines_serve_the_committed_version,
+)
 from rollart.testing.harness import ScriptedRun
+from rollart.testing.scheduling_promises import (
+    admission_is_bounded,
+    group_of,
+    nothing_outlives_its_deadline,
+    oldest_starts_go_first,
+    stale_tasks_go_first,
+)
 
 OVERLAPPED = (
     Phase.GET_BATCH,
@@ -54,6 +64,11 @@ def broken_promises(run: ScriptedRun) -> list[str]:
         six_steps_are_in_order,
         every_step_is_committed_first,
         admission_is_bounded,
+        oldest_starts_go_first,
+        stale_tasks_go_first,
+        engines_serve_the_committed_version,
+        continuations_lose_nothing,
+        nothing_outlives_its_deadline,
         everything_is_let_go,
     )
     return [problem for check in checks for problem in check(run)]
@@ -131,25 +146,20 @@ def the_bound_holds(run: ScriptedRun) -> Iterator[str]:
 def _no_turn_ends_in_a_stale_group(run: ScriptedRun) -> Iterator[str]:
     """A group's start is the oldest of its trajectories that have not left."""
     alpha = run.job.protocol.alpha
-    committed, starts = 0, dict[str, dict[str, int]]()
+    committed, starts = 0, dict[int, dict[str, int]]()
     for _, event in run.events.events:
         if isinstance(event, Committed):
             committed = event.version
         elif isinstance(event, Disposed):
-            starts.get(_group(event.trajectory), {}).pop(event.trajectory, None)
+            starts.get(group_of(event.trajectory), {}).pop(event.trajectory, None)
         elif isinstance(event, TurnEnded) and not event.trajectory.startswith("eval:"):
-            group = starts.setdefault(_group(event.trajectory), {})
+            group = starts.setdefault(group_of(event.trajectory), {})
             group.setdefault(event.trajectory, event.first_version)
             if min(group.values()) < committed - alpha:
                 yield (
                     f"alpha: {event.trajectory} ended a turn at version {committed}, "
                     f"its group began at {min(group.values())}"
                 )
-
-
-def _group(trajectory: str) -> str:
-    """The group's part of a trajectory's name."""
-    return trajectory.rsplit(".", 2)[0]
 
 
 def six_steps_are_in_order(run: ScriptedRun) -> Iterator[str]:
@@ -203,31 +213,12 @@ def every_step_is_committed_first(run: ScriptedRun) -> Iterator[str]:
             trained += 1
 
 
-def admission_is_bounded(run: ScriptedRun) -> Iterator[str]:
-    """Promise 6: started, not left and not being trained is at most (alpha + 1) batches."""
-    job = run.job
-    bound = (job.protocol.alpha + 1) * job.rollout.batch_groups * job.rollout.group_size
-    open_now = training = 0
-    for time, event in run.events.events:
-        if isinstance(event, TrajectoryStarted) and event.purpose == "train":
-            open_now += 1
-        elif isinstance(event, Disposed):
-            open_now -= 1
-            training -= event.disposition == "trained"
-        elif isinstance(event, BatchTaken):
-            training = event.trajectories
-        elif isinstance(event, Admitted) and event.outstanding > event.capacity:
-            yield f"admission: {event.outstanding} of {event.capacity} credits at {time:.1f} s"
-        if open_now - training > bound:
-            yield f"admission: {open_now - training} trajectories of {bound} at {time:.1f} s"
-            return
-
-
 def everything_is_let_go(run: ScriptedRun) -> Iterator[str]:
     """Promise 7: nothing is left behind, and the run says how it ended."""
     for engine in run.launcher.engines:
-        if engine.live_requests:
-            yield f"liveness: {engine.id} still holds {engine.live_requests} requests"
+        held = engine.live_requests + engine.log.left_at_close
+        if held:
+            yield f"liveness: {engine.id} was left with {held} requests"
         if engine.log.stale_kv_reads:
             yield f"kv: {engine.id} read {engine.log.stale_kv_reads} times from stale KV"
     for domain, environments in run.launcher.environments_of.items():

@@ -1,0 +1,66 @@
+"""Promises about requests, checked from what scripted engines were sent and what they sampled."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from rollart.core.events import Committed, EngineAcknowledged
+from rollart.testing.engine import Dispatch
+from rollart.testing.harness import ScriptedRun
+
+
+def engines_serve_the_committed_version(run: ScriptedRun) -> Iterator[str]:
+    """Promise 4: an engine gets requests only under a version that it has acknowledged.
+
+    That is the committed one; a newer one only where an update was broken off before its commit.
+    """
+    committed = _Steps()
+    acknowledged = dict[str, _Steps]()
+    for time, event in run.events.events:
+        if isinstance(event, Committed):
+            committed.add(time, event.version)
+        elif isinstance(event, EngineAcknowledged):
+            acknowledged.setdefault(event.engine, _Steps()).add(time, event.version)
+    for engine in run.launcher.engines:
+        for dispatch in engine.log.dispatches:
+            least = committed.at(dispatch.at)
+            said = acknowledged.get(engine.id, _Steps()).at(dispatch.at)
+            if not least <= dispatch.version == said:
+                yield (
+                    f"commit: {engine.id} was sent {dispatch.request.id} with version "
+                    f"{dispatch.version}; it had acknowledged {said}, {least} was committed"
+                )
+
+
+class _Steps:
+    """A number that changes at times."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._values: list[int] = []
+
+    def add(self, time: float, value: int) -> None:
+        self._times.append(time)
+        self._values.append(value)
+
+    def at(self, time: float) -> int:
+        """The value at `time`, a change at that very time included; -1 before the first."""
+        index = bisect_right(self._times, time)
+        return self._values[index - 1] if index else -1
+
+
+def continuations_lose_nothing(run: ScriptedRun) -> Iterator[str]:
+    """Promise 5: a request that moves keeps its tokens, and its budget shrinks by them."""
+    turns = dict[str, list[Dispatch]]()
+    for engine in run.launcher.engines:
+        for dispatch in engine.log.dispatches:
+            turns.setdefault(dispatch.request.id.rpartition("#")[0], []).append(dispatch)
+    for turn, dispatches in turns.items():
+        dispatches.sort(key=lambda dispatch: int(dispatch.request.id.rpartition("#")[2]))
+        first, sampled = dispatches[0].request, dispatches[0].sampled
+        for dispatch in dispatches[1:]:
+            request = dispatch.request
+            found = (request.offset, request.prompt_tokens, request.max_tokens)
+            wanted = (sampled, first.prompt_tokens + sampled, first.max_tokens - sampled)
+            if found != wanted:
+                yield f"continuation: {turn}: (offset, prompt, budget) {found} for {wanted}"
+            sampled += dispatch.sampled
