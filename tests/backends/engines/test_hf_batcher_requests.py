@@ -28,7 +28,7 @@ def test_greedy_tokens_equal_those_of_generate(lab: Any) -> None:
             pad_token_id=0,
         )  # fmt: skip
         assert answers[name].ids == out[0, len(prompt) :].tolist()
-        assert lab.gap({0: model}, prompt, answers[name], temperature=1.0) < 1e-5
+        assert lab.gap({0: model}, prompt, answers[name], temperature=1.0) < 3e-5
 
 
 def test_members_of_a_group_differ_and_a_seed_repeats_alone_and_in_a_crowd(lab: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_request_may_fill_the_context_to_the_last_token(lab: Any) -> None:
     engine = lab.engine(model, max_len=20)
     answer = lab.run(engine, [lab.request("r", prompt, max_tokens=8)])["r"]
     assert len(answer.ids) == 8
-    assert lab.gap({0: model}, prompt, answer) < 1e-5
+    assert lab.gap({0: model}, prompt, answer) < 3e-5
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_a_prompt_that_leaves_the_cached_path_reuses_only_what_is_common(lab: An
     other[13] = (other[13] + 1) % 50
     answer = lab.run(engine, [lab.request("b", other, session="s")])["b"]
     assert answer.last.cost.cached_tokens == 13
-    assert lab.gap({0: model}, other, answer) < 1e-5
+    assert lab.gap({0: model}, other, answer) < 3e-5
 
 
 def test_two_requests_of_one_session_at_once_do_not_share_a_slot(lab: Any) -> None:
     model, prompt = lab.model(), lab.prompt(6)
     engine = lab.engine(model, slots=3)
     answers = lab.run(engine, [lab.request(f"r{i}", prompt, session="s", seed=i) for i in range(2)])
-    assert all(lab.gap({0: model}, prompt, answer) < 1e-5 for answer in answers.values())
+    assert all(lab.gap({0: model}, prompt, answer) < 3e-5 for answer in answers.values())
     assert (engine.kv.free, engine.kv.idle) == (2, 1)
 
 
@@ -264,7 +264,7 @@ def test_weights_that_do_not_fit_leave_the_old_ones_whole(lab: Any, message: str
         engine.update(1, ERRORS[message](dict(lab.tensors(lab.model(seed=1)))))
     answer = lab.run(engine, [lab.request("r", prompt)])["r"]
     assert set(answer.versions) == {0}
-    assert lab.gap({0: model}, prompt, answer) < 1e-5
+    assert lab.gap({0: model}, prompt, answer) < 3e-5
 
 
 @pytest.mark.parametrize("names", ["first", "other", "both"])
@@ -277,7 +277,7 @@ def test_tied_weights_arrive_under_any_of_their_names(lab: Any, names: str) -> N
     engine.update(3, tensors.items())
     answer = lab.run(engine, [lab.request("r", prompt)])["r"]
     assert set(answer.versions) == {3}
-    assert lab.gap({3: model}, prompt, answer) < 1e-5
+    assert lab.gap({3: model}, prompt, answer) < 3e-5
 
 
 def test_weights_that_are_not_finite_end_in_an_error_not_in_tokens(lab: Any) -> None:

@@ -6,6 +6,7 @@ fewer operations, and the queries and MLP of the last layer for sampled tokens o
 Invariant: parameters keep their names and their identity, so weights are copied into them in place.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class RaggedModel:
 
     def __init__(self, model: PreTrainedModel, kv: KVSlots) -> None:
         self.model, self.kv = model.eval(), kv
-        if type(model).__name__ in LLAMA_SHAPED:
+        if type(model).__name__ in LLAMA_SHAPED and model.config.hidden_act == "silu":
             self._logits = _LlamaShaped(model)
         else:
             AttentionInterface.register(ATTENTION, slot_attention)
@@ -72,47 +73,85 @@ class RaggedModel:
         ).logits[0]
 
 
+Linear = tuple[torch.Tensor, torch.Tensor | None]  # weight [out, in], bias [out]
+Norm = tuple[torch.Tensor, float]  # weight, epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A layer's parameters at hand: for few tokens, finding them in modules costs like products."""
+
+    before: Norm
+    query: Linear
+    key_value: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+    out: Linear
+    between: Norm
+    gate_up: Linear
+    down: Linear
+
+
 class _LlamaShaped:
     """The short cut. Hidden states are [tokens, hidden]; only attention mixes tokens."""
 
     def __init__(self, model: Any) -> None:
         self.body, self.head = model.model, model.lm_head
-        for layer in self.body.layers:
-            layer.self_attn.kv = _fused(layer.self_attn.k_proj, layer.self_attn.v_proj)
-            layer.mlp.gate_up = _fused(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.layers = [_layer(layer) for layer in self.body.layers]
+        attention = self.body.layers[0].self_attn
+        self.scaling: float = attention.scaling
+        self.dim: int = attention.head_dim
 
     def __call__(self, plan: Plan) -> torch.Tensor:
         hidden = self.body.embed_tokens(plan.ids)
-        turn = self.body.rotary_emb(hidden, plan.positions[None])
-        cos, sin = turn[0][0, :, None], turn[1][0, :, None]
-        last = len(self.body.layers) - 1
-        for index, layer in enumerate(self.body.layers):
-            attention, batches = layer.self_attn, plan.all_rows
-            normed = _normed(layer.input_layernorm, hidden)
-            key, value = F.linear(normed, *attention.kv).chunk(2, dim=-1)
-            key = _turned(attention, "k_norm", key, cos, sin)
-            write_kv(plan, index, key, value.unflatten(-1, (-1, attention.head_dim)))
-            if index == last and not plan.whole:  # nobody reads what other tokens would become
+        cos, sin = (t[0, :, None] for t in self.body.rotary_emb(hidden, plan.positions[None]))
+        # Rotation is linear, so the scale of the queries goes into theirs once for all layers.
+        q_cos, q_sin = cos * self.scaling, sin * self.scaling
+        for index, layer in enumerate(self.layers):
+            batches, normed = plan.all_rows, _normed(layer.before, hidden)
+            key, value = F.linear(normed, *layer.key_value).chunk(2, dim=-1)
+            key = _turned(layer.key_norm, key.unflatten(-1, (-1, self.dim)), cos, sin)
+            write_kv(plan, index, key, value.unflatten(-1, (-1, self.dim)))
+            if index == len(self.layers) - 1 and not plan.whole:
+                # Nobody reads what the tokens that are not sampled from would become.
                 hidden, normed = hidden[plan.sampled], normed[plan.sampled]
-                cos, sin, batches = cos[plan.sampled], sin[plan.sampled], plan.sampled_rows
-            query = _turned(attention, "q_norm", attention.q_proj(normed), cos, sin).flatten(1)
-            mixed = attend(plan.kv, index, batches, query.mul_(attention.scaling))
-            hidden = hidden + attention.o_proj(mixed)
-            normed = _normed(layer.post_attention_layernorm, hidden)
-            gate, up = F.linear(normed, *layer.mlp.gate_up).chunk(2, dim=-1)
-            hidden = hidden.add_(layer.mlp.down_proj(layer.mlp.act_fn(gate).mul_(up)))
-        return self.head(_normed(self.body.norm, hidden))
+                q_cos, q_sin = q_cos[plan.sampled], q_sin[plan.sampled]
+                batches = plan.sampled_rows
+            query = F.linear(normed, *layer.query).unflatten(-1, (-1, self.dim))
+            query = _turned(layer.query_norm, query, q_cos, q_sin).flatten(1)
+            hidden += F.linear(attend(plan.kv, index, batches, query), *layer.out)
+            gate, up = F.linear(_normed(layer.between, hidden), *layer.gate_up).chunk(2, dim=-1)
+            hidden += F.linear(F.silu(gate, inplace=True).mul_(up), *layer.down)
+        return self.head(_normed(_norm(self.body.norm), hidden))
 
 
-def _fused(first: Any, second: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Two linear layers as one: their parameters become views of a common weight and bias."""
+def _layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        before=_norm(layer.input_layernorm),
+        query=(attention.q_proj.weight, attention.q_proj.bias),
+        key_value=_fused(attention.k_proj, attention.v_proj),
+        query_norm=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key_norm=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        out=(attention.o_proj.weight, attention.o_proj.bias),
+        between=_norm(layer.post_attention_layernorm),
+        gate_up=_fused(mlp.gate_proj, mlp.up_proj),
+        down=(mlp.down_proj.weight, mlp.down_proj.bias),
+    )
+
+
+def _norm(module: Any) -> Norm:
+    return module.weight, module.variance_epsilon
+
+
+def _fused(first: Any, second: Any) -> Linear:
+    """Two linear layers of one shape as one: their parameters become views of a common one."""
 
     def join(name: str) -> torch.Tensor | None:
         if getattr(first, name) is None:
             return None
         both = torch.cat([getattr(first, name).data, getattr(second, name).data])
-        half = len(both) // 2
-        getattr(first, name).data, getattr(second, name).data = both[:half], both[half:]
+        getattr(first, name).data, getattr(second, name).data = both.chunk(2)
         return both
 
     weight = join("weight")
@@ -120,19 +159,21 @@ def _fused(first: Any, second: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     return weight, join("bias")
 
 
-def _normed(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+def _normed(norm: Norm, hidden: torch.Tensor) -> torch.Tensor:
     """Root-mean-square normalisation (Zhang and Sennrich, 2019), over the last dimension."""
-    return F.rms_norm(hidden, hidden.shape[-1:], norm.weight, norm.variance_epsilon)
+    weight, epsilon = norm
+    size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = size.square_().div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
+    return (hidden * scale).to(hidden.dtype).mul_(weight)
 
 
 def _turned(
-    attention: Any, norm: str, flat: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    norm: Norm | None, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
-    """Heads [n, heads, head_dim] of `flat`, normed if the model does, with rotary positions."""
-    heads = flat.unflatten(-1, (-1, attention.head_dim))
-    if hasattr(attention, norm):
-        heads = _normed(getattr(attention, norm), heads)
-    half = attention.head_dim // 2
+    """Heads [n, heads, head_dim], normed if the model does, with rotary positions (Su et al.)."""
+    if norm is not None:
+        heads = _normed(norm, heads)
+    half = heads.shape[-1] // 2
     out = heads * cos
     out[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
     out[..., half:].addcmul_(heads[..., :half], sin[..., half:])

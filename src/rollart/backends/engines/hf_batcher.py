@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from rollart.backends.engines.forward import RaggedModel
 from rollart.backends.engines.kv_slots import KVSlots
 from rollart.backends.engines.loading import load_in_place
-from rollart.backends.engines.ragged import Ints
+from rollart.backends.engines.ragged import Ints, good_order
 from rollart.backends.engines.sampling import draw
 from rollart.core.errors import EngineRefused
 from rollart.core.tokens import Int32Array, ids_array
@@ -249,6 +249,7 @@ class HFBatcher:
         share = max(SHARE, self._step_tokens - int(decoding.sum()))
         counts = np.where(decoding, 1, _portions(np.where(decoding, 0, need), share))
         active = np.flatnonzero(counts)
+        active = active[good_order(slots[active], self.kv.cached[slots[active]], counts[active])[1]]
         rows, counts = [rows[i] for i in active], counts[active]
         slots, sampled = slots[active], counts == need[active]
         logits = self._model.run(slots, counts, sampled)

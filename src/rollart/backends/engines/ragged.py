@@ -15,7 +15,7 @@ import torch
 from rollart.backends.engines.kv_slots import KVSlots
 
 Ints = npt.NDArray[np.int64]
-WORK = 8192  # KV positions a sub-batch reads: the copy of its keys stays in a core's cache
+WORK = 2048  # KV positions a sub-batch reads: the copy of its keys stays in a core's cache
 WIDE = 16  # new tokens a row above which scores, not keys, are what must stay in cache
 
 
@@ -23,15 +23,15 @@ WIDE = 16  # new tokens a row above which scores, not keys, are what must stay i
 class SubBatch:
     """Rows that attend together: `width` queries a row against the first `length` positions.
 
-    `queries` [rows * width] picks the queries (a short row repeats its last), None takes all as
-    they lie. `memory` selects the rows' slots. `mask` [rows, 1, 1, width, length - first] is added
-    to the scores from position `first` on; before it everything is visible.
+    `queries` picks rows * width queries; a short row repeats its last. `memory` selects the rows'
+    slots. Both are slices where things lie side by side. `mask` [rows, 1, 1, width, length - first]
+    is added to the scores from position `first` on; before it everything is visible.
     """
 
     rows: int
     width: int
     length: int
-    queries: torch.Tensor | None
+    queries: torch.Tensor | slice
     memory: torch.Tensor | slice
     first: int
     mask: torch.Tensor | None
@@ -83,12 +83,12 @@ def make_plan(kv: KVSlots, slots: Ints, counts: Ints, sampled: npt.NDArray[np.bo
     position = np.arange(total) + np.repeat(rows.start - rows.offset, counts)
     lines = (slot * kv.kv_heads)[:, None] + np.arange(kv.kv_heads)
     last = (rows.offset + counts - 1)[sampled]
-    all_rows = _sub_batches(kv, rows, total)
+    all_rows = _sub_batches(kv, rows)
     sampled_rows = all_rows
     if len(last) < total:
         one, start = np.ones_like(last), (rows.start + counts - 1)[sampled]
         only = _Rows(slots[sampled], start, one, np.arange(len(last)))
-        sampled_rows = _sub_batches(kv, only, len(last))
+        sampled_rows = _sub_batches(kv, only)
     return Plan(
         kv=kv,
         ids=kv.tensor(kv.tokens[slot, position].astype(np.int64)),
@@ -100,11 +100,20 @@ def make_plan(kv: KVSlots, slots: Ints, counts: Ints, sampled: npt.NDArray[np.bo
     )
 
 
-def _sub_batches(kv: KVSlots, rows: _Rows, total: int) -> tuple[SubBatch, ...]:
-    """Sort rows by number of new tokens (powers of two), then length; cut where work is full."""
-    kind = np.ceil(np.log2(rows.counts)).astype(np.int64)
-    order = np.lexsort((rows.slots, rows.start + rows.counts, kind))
-    rows, kind = rows.pick(order), kind[order]
+def good_order(slots: Ints, start: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Rows by number of new tokens (in powers of two: `kind`), then length; returns kind, order.
+
+    Attention sorts rows so in any case; who passes them in this order spares it moving queries.
+    """
+    kind = np.ceil(np.log2(counts)).astype(np.int64)
+    order = np.lexsort((slots, start + counts, kind))
+    return kind[order], order
+
+
+def _sub_batches(kv: KVSlots, rows: _Rows) -> tuple[SubBatch, ...]:
+    """Put rows in their good order and cut where the number of new tokens or the work tells to."""
+    kind, order = good_order(rows.slots, rows.start, rows.counts)
+    rows = rows.pick(order)
     length = rows.start + rows.counts
     batches: list[SubBatch] = []
     at = 0
@@ -112,19 +121,21 @@ def _sub_batches(kv: KVSlots, rows: _Rows, total: int) -> tuple[SubBatch, ...]:
         end = int(np.searchsorted(kind, kind[at], "right"))
         work = np.arange(1, end - at + 1) * length[at:end] * max(1, (1 << int(kind[at])) // WIDE)
         end = at + max(1, int(np.searchsorted(work, WORK, "right")))
-        batches.append(_sub_batch(kv, rows.pick(slice(at, end)), total))
+        batches.append(_sub_batch(kv, rows.pick(slice(at, end))))
         at = end
     return tuple(batches)
 
 
-def _sub_batch(kv: KVSlots, rows: _Rows, total: int) -> SubBatch:
+def _sub_batch(kv: KVSlots, rows: _Rows) -> SubBatch:
     slots, start, counts, offset = rows
     width, length, first = int(counts.max()), int((start + counts).max()), int(start.min())
     column = np.minimum(np.arange(width), counts[:, None] - 1)
     hidden = np.arange(first, length) > (start[:, None] + column)[:, :, None]
-    queries = (offset[:, None] + column).ravel()
-    whole = len(queries) == total and bool((queries == np.arange(total)).all())
-    low = int(slots[0])
+    picked = (offset[:, None] + column).ravel()
+    low, begin = int(slots[0]), int(offset[0])
+    queries: torch.Tensor | slice = slice(begin, begin + len(picked))
+    if (picked != np.arange(begin, begin + len(picked))).any():
+        queries = kv.tensor(picked)
     # Neighbouring slots are read where they lie; others are gathered into a copy.
     memory: torch.Tensor | slice = slice(low * kv.kv_heads, (low + len(slots)) * kv.kv_heads)
     if (slots != np.arange(low, low + len(slots))).any():
@@ -137,7 +148,7 @@ def _sub_batch(kv: KVSlots, rows: _Rows, total: int) -> SubBatch:
         rows=len(slots),
         width=width,
         length=length,
-        queries=None if whole else kv.tensor(queries),
+        queries=queries,
         memory=memory,
         first=first,
         mask=mask,
@@ -158,7 +169,8 @@ def attend(
     out = torch.empty_like(queries)
     for batch in batches:
         rows, width, length = batch.rows, batch.width, batch.length
-        q = queries if batch.queries is None else queries.index_select(0, batch.queries)
+        chosen = batch.queries
+        q = queries[chosen] if isinstance(chosen, slice) else queries.index_select(0, chosen)
         q = q.view(rows, width, kv.kv_heads, -1, dim).permute(0, 2, 3, 1, 4)
         q = q.reshape(rows * kv.kv_heads, -1, dim)
         k, v = keys[:, :length], values[:, :length]
@@ -172,7 +184,8 @@ def attend(
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype)
         mixed = torch.bmm(weights, v).view(rows, kv.kv_heads, -1, width, dim)
         mixed = mixed.permute(0, 3, 1, 2, 4).reshape(rows * width, -1)
-        if batch.queries is None:
-            return mixed
-        out.index_copy_(0, batch.queries, mixed)
+        if isinstance(chosen, slice):
+            out[chosen] = mixed
+        else:
+            out.index_copy_(0, chosen, mixed)
     return out
