@@ -50,17 +50,41 @@ class _Steps:
 
 def continuations_lose_nothing(run: ScriptedRun) -> Iterator[str]:
     """Promise 5: a request that moves keeps its tokens, and its budget shrinks by them."""
-    turns = dict[str, list[Dispatch]]()
-    for engine in run.launcher.engines:
-        for dispatch in engine.log.dispatches:
-            turns.setdefault(dispatch.request.id.rpartition("#")[0], []).append(dispatch)
-    for turn, dispatches in turns.items():
-        dispatches.sort(key=lambda dispatch: int(dispatch.request.id.rpartition("#")[2]))
-        first, sampled = dispatches[0].request, dispatches[0].sampled
+    for turn, dispatches in _by_turn(run).items():
+        first, sampled = dispatches[0].request, len(dispatches[0].sampled)
         for dispatch in dispatches[1:]:
             request = dispatch.request
             found = (request.offset, request.prompt_tokens, request.max_tokens)
             wanted = (sampled, first.prompt_tokens + sampled, first.max_tokens - sampled)
             if found != wanted:
                 yield f"continuation: {turn}: (offset, prompt, budget) {found} for {wanted}"
-            sampled += dispatch.sampled
+            sampled += len(dispatch.sampled)
+
+
+def tokens_keep_their_version(run: ScriptedRun) -> Iterator[str]:
+    """Promise 5: each trained token has the version that sampled it, as its engine tells."""
+    by_turn = _by_turn(run)
+    trained = [
+        t
+        for trainer in run.launcher.trainers
+        for _, batch in trainer.batches
+        for t in batch.trajectories
+    ]
+    for trajectory in trained:
+        pieces = [p for s in trajectory.segments for p in s.pieces if p.sampled]
+        for turn, piece in enumerate(pieces):
+            name = f"{trajectory.id.session}/t{turn}"
+            sampled = [v for d in by_turn.get(name, []) for v in d.sampled.expand()]
+            if piece.versions.expand() != sampled:
+                yield f"versions: {name} has {piece.versions}, its engines sampled by {sampled}"
+
+
+def _by_turn(run: ScriptedRun) -> dict[str, list[Dispatch]]:
+    """The dispatches of each turn, in order."""
+    turns = dict[str, list[Dispatch]]()
+    for engine in run.launcher.engines:
+        for dispatch in engine.log.dispatches:
+            turns.setdefault(dispatch.request.id.rpartition("#")[0], []).append(dispatch)
+    for dispatches in turns.values():
+        dispatches.sort(key=lambda dispatch: int(dispatch.request.id.rpartition("#")[2]))
+    return turns

@@ -14,18 +14,22 @@ import numpy as np
 from rollart.core.errors import EngineLost, WeightsMissing
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import DeltaSink
+from rollart.core.tokens import NO_VERSIONS, VersionRuns
 from rollart.core.types import GenerateRequest, RequestCost, StopReason, TokenDelta
 from rollart.testing.script import Script
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Dispatch:
-    """A request as it came: at which loop time (s), and under which version of the engine."""
+    """A request as it came: at which loop time (s), and under which version of the engine.
+
+    `sampled` are the versions that sampled its tokens since.
+    """
 
     at: float
     version: int
     request: GenerateRequest
-    sampled: int = 0
+    sampled: VersionRuns = NO_VERSIONS
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +159,7 @@ class ScriptedEngine:
             if running.kv_version == -1:
                 running.kv_version = self.version
             running.sampled += 1
-            running.dispatch.sampled += 1
+            running.dispatch.sampled = running.dispatch.sampled.append(self.version, 1)
             self.log.tokens += 1
             self._emit(running)
             if request.id not in self._running:
