@@ -12,7 +12,7 @@ from enum import Enum
 from rollart.control.staleness import oldest_start
 from rollart.control.task_queue import QueuedTask
 from rollart.core.identity import TrajectoryId
-from rollart.core.types import Disposition, Task, Trajectory
+from rollart.core.types import Disposition, Status, Task, Trajectory
 
 
 @dataclass(slots=True, eq=False)
@@ -95,3 +95,12 @@ def fate_of(members: Sequence[Trajectory], *, needed: int, drop_zero_variance: b
     if drop_zero_variance and max(scores) - min(scores) < 1e-9:
         return Fate.FILTERED
     return Fate.READY
+
+
+def is_trainable(trajectory: Trajectory) -> bool:
+    """Ended by itself or by a limit, and has a score."""
+    return trajectory.status in (Status.FINISHED, Status.TRUNCATED) and trajectory.score is not None
+
+
+def unusable_disposition(trajectory: Trajectory) -> Disposition:
+    return Disposition.INVALID if trajectory.status is Status.INVALID else Disposition.FAILED

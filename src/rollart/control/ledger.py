@@ -5,6 +5,7 @@ with what the live objects say. A second or unknown leaving changes nothing and 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rollart.core.events import Disposed, LateResult, LedgerClosed
@@ -15,10 +16,11 @@ from rollart.core.types import Disposition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSnapshot:
-    """Counts that survive a restart; what was open then is started anew."""
+    """Counts that survive a restart, and the open trajectories that do: the buffered ones."""
 
     started: int
     dispositions: tuple[tuple[str, int], ...]
+    kept: tuple[TrajectoryId, ...]
 
 
 class Ledger:
@@ -90,16 +92,21 @@ class Ledger:
             balanced=self.started == gone + buffered + in_flight,
         )
 
-    def snapshot(self) -> LedgerSnapshot:
-        """What to restore from: open trajectories count as cancelled, they will not come back."""
+    def snapshot(self, kept: Iterable[TrajectoryId] = ()) -> LedgerSnapshot:
+        """What to restore from: of the open trajectories only `kept` come back.
+
+        The others count as cancelled.
+        """
+        stays = tuple(trajectory for trajectory in kept if trajectory in self._open)
         left = Counter(self._left)
-        left[Disposition.CANCELLED] += len(self._open)
+        left[Disposition.CANCELLED] += len(self._open) - len(stays)
         return LedgerSnapshot(
             started=self.started,
             dispositions=tuple((d.value, left[d]) for d in Disposition),
+            kept=stays,
         )
 
     def restore(self, snapshot: LedgerSnapshot) -> None:
-        self._open.clear()
+        self._open = dict.fromkeys(snapshot.kept)
         self.started = snapshot.started
         self._left = Counter({Disposition(name): n for name, n in snapshot.dispositions})

@@ -9,23 +9,30 @@ that ends, or by `stall_s` without any progress); `abort_stale`, for the doomed 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from rollart.control.admission import Credits
 from rollart.control.deadline import now
 from rollart.control.env_manager import EnvManager
-from rollart.control.flight import Fate, Flight, LiveGroup, fate_of
-from rollart.control.ledger import Ledger
+from rollart.control.flight import (
+    Fate,
+    Flight,
+    LiveGroup,
+    fate_of,
+    is_trainable,
+    unusable_disposition,
+)
+from rollart.control.ledger import Ledger, LedgerSnapshot
 from rollart.control.protocols import ProtocolPolicy
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
-from rollart.control.task_queue import QueuedTask, TaskQueue
+from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
 from rollart.core.errors import RollartError, RunStalled
 from rollart.core.events import Admitted, CreditsReturned, GroupReady, Warned
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import EventSink
-from rollart.core.types import Disposition, Group, Status, Trajectory
+from rollart.core.types import Disposition, Group, Trajectory
 
 FAILED_REQUEUES = 1
 """How often a task whose group could not be completed is tried again."""
@@ -46,6 +53,16 @@ class SchedulerSettings:
     drop_zero_variance: bool
     max_dead_groups: int
     stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSnapshot:
+    """What rollout goes on from. The tasks of live groups stand at the front of the queue."""
+
+    tasks: TaskQueueSnapshot
+    ledger: LedgerSnapshot
+    buffer: tuple[Group, ...]
+    next_group: int
 
 
 class RolloutScheduler:
@@ -359,6 +376,35 @@ class RolloutScheduler:
                 self._leave(trajectory, disposition, reason)
         self._in_hand = ()
 
+    # -- restarts --------------------------------------------------------------------------------
+
+    def snapshot(self) -> SchedulerSnapshot:
+        """Between two iterations: what is in flight is begun anew, what is buffered is kept.
+
+        Raises:
+            RuntimeError: a batch is in hand, of which nobody can say whether it was trained.
+        """
+        if self._in_hand:
+            raise RuntimeError("a batch is in hand; take snapshots between two iterations")
+        buffer, tasks = self._buffer.snapshot(), self._tasks.snapshot()
+        again = [group.entry.again() for group in self._live.values()]
+        kept = [member.id for group in buffer for member in group.members]
+        return SchedulerSnapshot(
+            tasks=replace(tasks, front=(*again, *tasks.front)),
+            ledger=self._ledger.snapshot(kept),
+            buffer=buffer,
+            next_group=self._next_group,
+        )
+
+    def restore(self, snapshot: SchedulerSnapshot) -> None:
+        """Before `start`, on new parts. Each buffered group holds a credit; ids go on."""
+        self._tasks.restore(snapshot.tasks)
+        self._ledger.restore(snapshot.ledger)
+        self._buffer.restore(snapshot.buffer)
+        for _ in snapshot.buffer:
+            self._credits.take()
+        self._next_group = snapshot.next_group
+
     # -- the end -----------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
@@ -381,15 +427,6 @@ class RolloutScheduler:
         self.batch_left(Disposition.CANCELLED, "the run ended")
         for group in self._buffer.evict(lambda _: True):
             self._drop(group.members, Disposition.CANCELLED, "the run ended")
-
-
-def is_trainable(trajectory: Trajectory) -> bool:
-    """Ended by itself or by a limit, and has a score."""
-    return trajectory.status in (Status.FINISHED, Status.TRUNCATED) and trajectory.score is not None
-
-
-def unusable_disposition(trajectory: Trajectory) -> Disposition:
-    return Disposition.INVALID if trajectory.status is Status.INVALID else Disposition.FAILED
 
 
 def describe(counts: tuple[tuple[str, int], ...]) -> str:

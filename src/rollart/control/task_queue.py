@@ -22,6 +22,9 @@ class QueuedTask:
     requeues: int = 0
     failures: int = 0
 
+    def again(self, *, failed: bool = False) -> "QueuedTask":
+        return replace(self, requeues=self.requeues + 1, failures=self.failures + failed)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueSnapshot:
@@ -72,9 +75,7 @@ class TaskQueue:
 
     def requeue(self, entry: QueuedTask, *, failed: bool = False) -> None:
         """Put a task back in front; those requeued earlier stay ahead of it."""
-        self._front.append(
-            replace(entry, requeues=entry.requeues + 1, failures=entry.failures + failed)
-        )
+        self._front.append(entry.again(failed=failed))
         self._requeued.set()
 
     def snapshot(self) -> TaskQueueSnapshot:
