@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -134,6 +135,11 @@ def publish(stage, tmp_path_factory):
     store.close()
 
 
+def let_frames_pile_up() -> None:
+    """Keep the loop from reading while the engine goes on."""
+    time.sleep(0.3)
+
+
 def near(found: list[float], expected: list[float]) -> bool:
     return len(found) == len(expected) and bool(
         np.max(np.abs(np.array(found) - np.array(expected))) < TOLERANCE
@@ -209,6 +215,7 @@ def test_after_abort_has_been_called_nothing_more_comes(stage, engine):
             await answer.until(lambda one: one.deltas > 0)
         running = [answer for answer in dropped if answer.finish is None]
         assert running
+        let_frames_pile_up()
         aborting = asyncio.create_task(engine.abort([*names, "unknown"]))
         await asyncio.sleep(0)
         seen = [answer.deltas for answer in running]
