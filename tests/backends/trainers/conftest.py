@@ -174,7 +174,7 @@ def make(model_dir: Path) -> Make:
         seed: int = 0,
         temperatures: dict[str, float] | None = None,
         layout: Any = "padded",
-        attention: Any = "eager",
+        attention: Any = None,
         progress: Any = None,
         model: Path = model_dir,
         **config: Any,

@@ -5,6 +5,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from rollart.backends.weights.shm import (
 from rollart.core.errors import WeightsCorrupt, WeightsMissing
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import WeightStore, WeightTensor
+from rollart.testing.conformance import StoreTrial, check_weight_store
 
 TensorsOf = Callable[[int], list[WeightTensor]]
 
@@ -36,6 +38,28 @@ def whole_bytes(store: WeightStore, version: PolicyVersion) -> dict[str, bytes]:
 def data_file(store: SharedMemoryWeightStore) -> Path:
     (found,) = store.directory.glob("*.data")
     return found
+
+
+def test_the_store_conforms_to_its_port(directory: Path) -> None:
+    runs = itertools.count()
+    opened: list[SharedMemoryWeightStore] = []
+
+    def make() -> SharedMemoryWeightStore:
+        opened.append(SharedMemoryWeightStore(directory, f"conformance-{next(runs)}"))
+        return opened[-1]
+
+    def corrupt(_: WeightStore, version: PolicyVersion) -> None:
+        (data,) = opened[-1].directory.glob(f"{version}.*.data")
+        data.write_bytes(b"\xff" + data.read_bytes()[1:])
+
+    check_weight_store(
+        make,
+        StoreTrial(
+            other=lambda _: SharedMemoryWeightStore(directory, opened[-1].directory.name),
+            corrupt=corrupt,
+            close=lambda store: cast("SharedMemoryWeightStore", store).close(),
+        ),
+    )
 
 
 def test_what_is_published_is_read_back_byte_for_byte(

@@ -40,9 +40,9 @@ from rollart.core.types import LogprobGap, TrainBatch, TrainStats, Trajectory
 Attention = Literal["eager", "sdpa"]
 Sequences = Mapping[SegmentKey, TrainSequence]
 
-# Measured by benchmarks/trainer.py on a 0.6M-parameter model and sequences of 100 to 250 tokens.
+# The fastest, as benchmarks/trainer.py measures them on a CPU.
 DEFAULT_LAYOUT: Final[Layout] = "padded"
-DEFAULT_ATTENTION: Final[Attention] = "eager"
+DEFAULT_ATTENTION: Final[dict[str, Attention]] = {"bfloat16": "eager", "float32": "sdpa"}
 
 
 # Copied as they are: writing a tokenizer anew could change it.
@@ -73,7 +73,7 @@ class TorchTrainer:
         temperatures: sampling temperature of each domain's tag.
         seed: the run's; it decides which groups share an optimiser step.
         layout, attention, row_tokens: how sequences are laid out and attended; no influence on
-            the result. `row_tokens` is the width of a packed row.
+            the result. `row_tokens` is the width of a packed row. By default what is fastest.
         progress: told after every micro-batch.
     """
 
@@ -87,7 +87,7 @@ class TorchTrainer:
         temperatures: Mapping[str, float],
         seed: int = 0,
         layout: Layout = DEFAULT_LAYOUT,
-        attention: Attention = DEFAULT_ATTENTION,
+        attention: Attention | None = None,
         row_tokens: int | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class TorchTrainer:
         self._temperatures = dict(temperatures)
         self._seed = seed
         self._layout: Layout = layout
-        self._attention: Attention = attention
+        self._attention: Attention = attention or DEFAULT_ATTENTION[config.dtype]
         self._row_tokens = row_tokens
         self._progress = progress
         self._loaded: _Loaded | None = None
