@@ -80,7 +80,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budgets", type=int, nargs="+", default=[4096, 8192])
+    parser.add_argument("--budgets", type=int, nargs="+", default=[4096])
     return parser.parse_args()
 
 
