@@ -17,7 +17,7 @@ from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, T
 from rollart.core.events import EnvironmentReset, TrajectoryEnded, TrajectoryStarted, TurnEnded
 from rollart.core.identity import environment_seed, request_seed
 from rollart.core.ports import Environment, Environments, EventSink, Renderer, Reward
-from rollart.core.tokens import TokenBlock, total_length
+from rollart.core.tokens import TokenBlock
 from rollart.core.types import (
     Message,
     Observation,
@@ -54,9 +54,10 @@ class EpisodeSettings:
 
 @dataclass(slots=True)
 class _Episode:
-    """The trajectory as it grows."""
+    """The trajectory as it grows. `length` counts the tokens of the open segment's `pieces`."""
 
     pieces: list[Piece] = field(default_factory=list[Piece])
+    length: int = 0
     segments: list[Segment] = field(default_factory=list[Segment])
     attachments: tuple[str, ...] = ()
     history: list[Message] = field(default_factory=list[Message])
@@ -65,16 +66,21 @@ class _Episode:
     reset_s: float = 0.0
     reward_s: float = 0.0
 
+    def append(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.length += len(piece.ids)
+
     def observe(self, tokens: TokenBlock, *, restarts: bool) -> None:
         if restarts:
             self.close_segment()
         if len(tokens):
-            self.pieces.append(Piece(ids=tokens))
+            self.append(Piece(ids=tokens))
 
     def close_segment(self) -> None:
         if any(piece.sampled for piece in self.pieces):
             self.segments.append(Segment(pieces=tuple(self.pieces), attachments=self.attachments))
         self.pieces = []
+        self.length = 0
 
     @property
     def sampled_tokens(self) -> int:
@@ -243,7 +249,7 @@ class EnvManager:
         settings = self._settings
         flight.waits_for = "engine"
         index = len(episode.turns)
-        start = total_length(piece.ids for piece in episode.pieces)
+        start = episode.length
         answer = await self._proxy.generate(
             GenerateCall(
                 trajectory=flight.id,
@@ -258,7 +264,7 @@ class EnvManager:
         completion = answer.completion
         if completion.stop is StopReason.CONTEXT:
             return None
-        episode.pieces.append(
+        episode.append(
             Piece(ids=completion.ids, logprobs=completion.logprobs, versions=completion.versions)
         )
         message = await self._renderer.parse(completion.ids)

@@ -65,24 +65,25 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request on its way. `serial` counts its dispatches: deltas of an older one are late."""
+    """A request on its way. `serial` counts its dispatches: deltas of an older one are late.
+
+    `session` and `request_id` are names that would be costly to make anew each time.
+    """
 
     call: GenerateCall
+    session: str
     future: "asyncio.Future[Completion]"
     on_start: StartSink
     queued_at: float
     prompt_tokens: int
     slot: EngineSlot | None = None
     serial: int = 0
+    request_id: str = ""
     queued_s: float = 0.0
     ids: list[TokenBlock] = field(default_factory=list[TokenBlock])
     logprobs: list[TokenBlock] = field(default_factory=list[TokenBlock])
     versions: VersionRuns = NO_VERSIONS
     cost: RequestCost = NO_COST
-
-    @property
-    def request_id(self) -> str:
-        return f"{self.call.trajectory.session}/t{self.call.turn}#{self.serial}"
 
 
 class LLMProxy:
@@ -122,6 +123,7 @@ class LLMProxy:
         """
         pending = _Pending(
             call=call,
+            session=call.trajectory.session,
             future=asyncio.get_running_loop().create_future(),
             on_start=on_start,
             queued_at=now(),
@@ -170,11 +172,10 @@ class LLMProxy:
         """Send what waits, first come first served."""
         while self._queue and not self._fleet.suspended:
             pending = self._queue[0]
-            trajectory = pending.call.trajectory
             engine = choose_engine(
                 self._fleet.routable(),
-                wanted=self._affinity.wanted(trajectory.domain),
-                holder=self._holder.get(trajectory.session),
+                wanted=self._affinity.wanted(pending.call.trajectory.domain),
+                holder=self._holder.get(pending.session),
             )
             slot = self._fleet.slot(engine) if engine is not None else None
             if slot is None:
@@ -189,17 +190,18 @@ class LLMProxy:
             return
         call = pending.call
         pending.serial += 1
+        pending.request_id = f"{pending.session}/t{call.turn}#{pending.serial}"
         pending.slot = slot
         pending.queued_s += now() - pending.queued_at
         if not slot.inflight:
             slot.progress_at = now()
         slot.inflight[pending.request_id] = pending
-        self._hold(call.trajectory.session, slot)
+        self._hold(pending.session, slot)
         pending.on_start(slot.version)
         slot.engine.add(
             GenerateRequest(
                 id=pending.request_id,
-                session=call.trajectory.session,
+                session=pending.session,
                 prompt=(*call.prompt, *pending.ids),
                 max_tokens=budget,
                 temperature=call.temperature,

@@ -46,7 +46,10 @@ class VersionRuns:
     runs: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
-        return sum(count for _, count in self.runs)
+        total = 0
+        for _, count in self.runs:
+            total += count
+        return total
 
     def append(self, version: int, count: int) -> "VersionRuns":
         """The runs followed by `count` tokens of `version`."""
@@ -76,7 +79,7 @@ NO_VERSIONS = VersionRuns()
 
 def total_length(blocks: Iterable[TokenBlock]) -> int:
     """Tokens in all of `blocks`."""
-    return sum(len(block) for block in blocks)
+    return sum(map(len, blocks))
 
 
 def join(blocks: Sequence[TokenBlock]) -> TokenBlock:
