@@ -36,7 +36,7 @@ def stable(examples: int) -> settings:
 LONGEST_S = 20_000.0
 """Virtual seconds. The longest waits of these jobs, all in a row, take less."""
 
-STATED_REASONS = ("no progress for", "groups in a row", "no engine", "acknowledged")
+STATED_REASONS = ("no progress for", "groups in a row", "no engine", "nothing was trained")
 """How a run may end early: each says what happened."""
 
 
