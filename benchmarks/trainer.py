@@ -113,7 +113,6 @@ def make_trainer(directory: str, variant: Variant) -> TorchTrainer:
             entropy=0.01,
         ),
         policy="agent",
-        total_steps=100,
         temperatures={"lake": 1.0},
         layout=variant.layout,
         attention=variant.attention,

@@ -170,7 +170,6 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(model_dir: Path) -> Make:
     def trainer(
         *,
-        total_steps: int = 10,
         seed: int = 0,
         temperatures: dict[str, float] | None = None,
         layout: Any = "padded",
@@ -183,7 +182,6 @@ def make(model_dir: Path) -> Make:
             model,
             TrainConfig(**{"correction": "behaviour", "learning_rate": 1e-2, **config}),
             policy="agent",
-            total_steps=total_steps,
             temperatures={"lake": 1.0} if temperatures is None else temperatures,
             seed=seed,
             layout=layout,

@@ -8,8 +8,8 @@ import torch
 from rollart.backends.trainers.optim import adamw, learning_rate
 
 
-def test_the_rate_decays_linearly_and_ends_exactly_at_its_final_share() -> None:
-    rates = [learning_rate(1e-3, 0.05, step=step, total_steps=20) for step in range(20)]
+def test_the_rate_decays_linearly_with_the_progress_of_the_run() -> None:
+    rates = [learning_rate(1e-3, 0.05, progress=step / 19) for step in range(20)]
     assert rates[0] == 1e-3
     assert rates[-1] == pytest.approx(5e-5, rel=1e-12)
     steps = {round(a - b, 15) for a, b in itertools.pairwise(rates)}
@@ -17,19 +17,13 @@ def test_the_rate_decays_linearly_and_ends_exactly_at_its_final_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("final", "step", "total", "rate"),
-    [
-        (1.0, 7, 10, 1e-3),
-        (0.0, 9, 10, 0.0),
-        (0.1, 50, 10, 1e-4),
-        (0.1, 0, 1, 1e-3),
-        (0.5, 1, 3, 7.5e-4),
-    ],
+    ("final", "progress", "rate"),
+    [(1.0, 0.7, 1e-3), (0.0, 1.0, 0.0), (0.1, 5.0, 1e-4), (0.1, -1.0, 1e-3), (0.5, 0.5, 7.5e-4)],
 )
 def test_the_rate_is_constant_or_clamped_where_it_must_be(
-    final: float, step: int, total: int, rate: float
+    final: float, progress: float, rate: float
 ) -> None:
-    assert learning_rate(1e-3, final, step=step, total_steps=total) == pytest.approx(rate)
+    assert learning_rate(1e-3, final, progress=progress) == pytest.approx(rate)
 
 
 def test_decay_pulls_on_matrices_only_and_frozen_parameters_are_left_alone() -> None:

@@ -29,12 +29,13 @@ def largest_change(before: dict[str, torch.Tensor], after: dict[str, torch.Tenso
 
 
 def test_a_batch_makes_one_version_however_many_optimiser_steps_it_takes(make: Make) -> None:
-    trainer = make.trainer(optimizer_steps=3, final_learning_rate=0.1, total_steps=4)
+    trainer = make.trainer(optimizer_steps=3, final_learning_rate=0.1)
     assert trainer.version == PolicyVersion("agent", 0)
     rates = []
     for number in range(1, 5):
         before = weights(trainer)
-        stats = trainer.train_step(make.batch(*make.random_groups(6, 4)))
+        batch = make.batch(*make.random_groups(6, 4))
+        stats = trainer.train_step(replace(batch, progress=(number - 1) / 3))
         assert trainer.version == PolicyVersion("agent", number)
         assert (stats.version, stats.optimizer_steps, stats.skipped) == (number, 3, False)
         assert largest_change(before, weights(trainer)) > 0
@@ -284,7 +285,7 @@ def bandit_group(make: Make, trainer: Any, group: int, good: int) -> list[Trajec
 
 @pytest.mark.parametrize("correction", ["none", "behaviour", "tis"])
 def test_a_token_that_is_rewarded_becomes_likely(make: Make, correction: str) -> None:
-    trainer = make.trainer(correction=correction, learning_rate=1e-2, total_steps=25)
+    trainer = make.trainer(correction=correction, learning_rate=1e-2)
     good = 11
 
     def probability() -> float:

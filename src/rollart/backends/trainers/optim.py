@@ -4,14 +4,13 @@ import torch
 from torch import nn
 
 
-def learning_rate(first: float, final: float, *, step: int, total_steps: int) -> float:
-    """The learning rate of batch `step`, counted from 0.
+def learning_rate(first: float, final: float, *, progress: float) -> float:
+    """The learning rate when the share `progress` of the run is over (0..1, else clamped).
 
-    Linear from `first` at the first batch to `first` * `final` at the last of `total_steps`, and
-    the latter from then on. A batch has one rate, however many optimiser steps it is cut into.
+    Linear from `first` to `first` * `final`. A batch has one rate, however many optimiser steps it
+    is cut into.
     """
-    done = min(step / (total_steps - 1), 1.0) if total_steps > 1 else 0.0
-    return first * (1.0 - (1.0 - final) * done)
+    return first * (1.0 - (1.0 - final) * min(max(progress, 0.0), 1.0))
 
 
 def adamw(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:

@@ -69,7 +69,6 @@ class TorchTrainer:
 
     Args:
         model_dir: a directory that transformers loads; weights are held in float32.
-        total_steps: batches over which the learning rate decays.
         temperatures: sampling temperature of each domain's tag.
         seed: the run's; it decides which groups share an optimiser step.
         layout, attention, row_tokens: how sequences are laid out and attended; no influence on
@@ -83,7 +82,6 @@ class TorchTrainer:
         config: TrainConfig,
         *,
         policy: str,
-        total_steps: int,
         temperatures: Mapping[str, float],
         seed: int = 0,
         layout: Layout = DEFAULT_LAYOUT,
@@ -94,7 +92,6 @@ class TorchTrainer:
         self._model_dir = Path(model_dir)
         self._config = config
         self._version = PolicyVersion(policy, 0)
-        self._total_steps = total_steps
         self._temperatures = dict(temperatures)
         self._seed = seed
         self._layout: Layout = layout
@@ -162,8 +159,7 @@ class TorchTrainer:
         rate = learning_rate(
             config.learning_rate,
             config.final_learning_rate,
-            step=self._version.number,
-            total_steps=self._total_steps,
+            progress=batch.progress,
         )
         for group in loaded.optimizer.param_groups:
             group["lr"] = rate

@@ -356,9 +356,9 @@ def unpack_trajectory(packed: Packed) -> Trajectory:
 
 
 def unpack_batch(packed: Packed) -> TrainBatch:
-    """A batch from (step, packed groups)."""
-    step, groups = packed
-    return TrainBatch(step=step, groups=tuple(map(_unpack_group, groups)))
+    """A batch from (step, packed groups, progress)."""
+    step, groups, progress = packed
+    return TrainBatch(step=step, groups=tuple(map(_unpack_group, groups)), progress=progress)
 
 
 def pack_group(group: Group) -> Packed:

@@ -152,7 +152,6 @@ class LocalLauncher:
             run=self.run_id,
             train=job.train.model_dump(),
             policy=POLICY,
-            total_steps=job.run.steps,
             temperatures={domain.tag: domain.temperature for domain in job.domains},
             seed=job.run.seed,
             keep=job.protocol.alpha + 2,

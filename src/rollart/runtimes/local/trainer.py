@@ -75,7 +75,9 @@ class LocalTrainer:
         for group in batch.groups:
             groups.append(pack_group(group))
             await asyncio.sleep(0)  # a large batch must not hold up the loop
-        packed = await self._call("train_step", (batch.step, groups), seconds=self._limits.train_s)
+        packed = await self._call(
+            "train_step", (batch.step, groups, batch.progress), seconds=self._limits.train_s
+        )
         stats = unpack_stats(packed)
         self._version = PolicyVersion(self._version.policy, stats.version)
         return stats

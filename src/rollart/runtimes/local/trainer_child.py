@@ -39,7 +39,6 @@ class TrainerChildConfig:
     run: str
     train: dict[str, Any]
     policy: str
-    total_steps: int
     temperatures: dict[str, float]
     seed: int
     keep: int
@@ -57,7 +56,6 @@ def entry(port: ChildPort, config: Any) -> None:
         settings.model,
         TrainConfig.model_validate(settings.train),
         policy=settings.policy,
-        total_steps=settings.total_steps,
         temperatures=settings.temperatures,
         seed=settings.seed,
         progress=work.progress,
