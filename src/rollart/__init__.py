@@ -3,6 +3,7 @@
 Importing this package loads neither torch nor transformers; backends are imported when used.
 """
 
+from rollart.core.authoring import as_observation
 from rollart.core.types import (
     Message,
     Observation,
@@ -23,4 +24,5 @@ __all__ = [
     "Trajectory",
     "Turn",
     "Verdict",
+    "as_observation",
 ]

@@ -9,17 +9,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollart.control.assembly import assemble, uniform_placement
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
-from rollart.core.errors import ConfigError, RollartError
-from rollart.core.events import SCHEMA, Baseline, RunStarted
+from rollart.core.errors import ConfigError, RollartError, first_error
+from rollart.core.events import SCHEMA, Baseline, RunEnded, RunStarted
 from rollart.core.jobfile import load_job
 from rollart.core.ports import EventSink
 from rollart.observe.dashboard import View, make_view
@@ -179,15 +179,17 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
     recorder.attach("metrics", MetricsFeed(tracker).take)
     recorder.attach("the live view", view.take)
     recorder.emit(run_started(job, run_id, runtime))
-    launcher = LocalLauncher(
-        job,
-        run_id=run_id,
-        run_directory=directory,
-        python_path=(str(plan.source.parent.resolve()),),
-        events=recorder,
-    )
+    launcher: LocalLauncher | None = None
 
     async def begin() -> Controller:
+        nonlocal launcher
+        launcher = LocalLauncher(
+            job,
+            run_id=run_id,
+            run_directory=directory,
+            python_path=(str(plan.source.parent.resolve()),),
+            events=recorder,
+        )
         controller = await assemble(
             job,
             launcher,
@@ -200,9 +202,10 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
         return controller
 
     try:
-        return await _supervised(begin)
+        return await _supervised(begin, recorder)
     finally:
-        await launcher.close()
+        if launcher is not None:
+            await launcher.close()
         tracker.close()
         log.close()
 
@@ -215,8 +218,11 @@ async def _measure_baselines(job: JobConfig, launcher: "LocalLauncher", events: 
             events.emit(Baseline(domain=domain.tag, name=name, success=success, tasks=len(heldout)))
 
 
-async def _supervised(begin: Callable[[], Any]) -> RunResult:
-    """Run a controller; the first stop signal ends it in order, the second at once."""
+async def _supervised(begin: Callable[[], Awaitable[Controller]], events: EventSink) -> RunResult:
+    """Run a controller; the first stop signal ends it in order, the second at once.
+
+    A run that cannot begin ends like any other: with an event and a reason.
+    """
     loop = asyncio.get_running_loop()
     main = asyncio.current_task()
     controller: Controller | None = None
@@ -238,14 +244,22 @@ async def _supervised(begin: Callable[[], Any]) -> RunResult:
     except asyncio.CancelledError:
         if not asked:
             raise
-        return RunResult(ok=True, reason="stopped before training began", steps=0, interrupted=True)
+        return _never_began(events, "stopped before training began", interrupted=True)
+    except RollartError as error:
+        return _never_began(events, str(error))
     except BaseExceptionGroup as errors:
-        from rollart.control.scheduler import first_error
-
-        raise first_error(errors) from errors
+        first = first_error(errors)
+        if not isinstance(first, RollartError):
+            raise
+        return _never_began(events, str(first))
     finally:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
+
+
+def _never_began(events: EventSink, reason: str, *, interrupted: bool = False) -> RunResult:
+    events.emit(RunEnded(reason=reason, ok=interrupted, steps=0, seconds=0.0))
+    return RunResult(ok=interrupted, reason=reason, steps=0, interrupted=interrupted)
 
 
 def run_started(job: JobConfig, run_id: str, runtime: str) -> RunStarted:

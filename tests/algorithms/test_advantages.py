@@ -14,7 +14,6 @@ from rollart.algorithms.advantages import (
     ADVANTAGE_ESTIMATORS,
     AdvantageEstimator,
     group_advantages,
-    smallest_group,
 )
 
 Scores = Sequence[float | None]
@@ -203,20 +202,3 @@ def test_a_score_that_is_not_finite_is_refused(bad: float) -> None:
 def test_an_impossible_eps_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="eps is"):
         group_advantages([1.0, 0.0], "grpo", eps=bad)
-
-
-@pytest.mark.parametrize("estimator", ADVANTAGE_ESTIMATORS)
-def test_the_smallest_group_is_the_first_size_that_gives_a_signal(
-    estimator: AdvantageEstimator,
-) -> None:
-    with_signal = [
-        size
-        for size in range(1, 6)
-        if any(group_advantages([float(member) for member in range(size)], estimator))
-    ]
-    assert smallest_group(estimator) == min(with_signal)
-
-
-def test_an_unknown_estimator_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="use one of grpo, dr_grpo, rloo, rloo_norm"):
-        smallest_group("gpro")  # pyright: ignore[reportArgumentType]

@@ -19,7 +19,7 @@ def flight(member: int = 0, start: int | None = None) -> Flight:
 
 
 def group() -> LiveGroup:
-    return LiveGroup(id=0, entry=QueuedTask(task=TASK), size=4, admitted_at=0.0)
+    return LiveGroup(id=0, entry=QueuedTask(task=TASK), size=4)
 
 
 def test_a_flight_starts_with_the_first_engine_it_was_sent_to() -> None:

@@ -153,3 +153,19 @@ def test_no_child_outlives_a_killed_main_process_for_15_seconds(
     process.communicate()
     wait_for(lambda: not children_of("killed"), 15, "all children gone")
     assert report(directory)["partial"] is not None
+
+
+def test_a_run_that_cannot_begin_says_why_and_leaves_a_report(
+    write_job: JobWriter, tmp_path: Path
+) -> None:
+    path = write_job()
+    (tmp_path / "model.py").write_text(
+        "def make(directory, *, seed):\n    raise MemoryError('no room')"
+    )
+    done = run("train", path, "--set", "run.name=stillborn")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no room" in done.stderr
+    found = report(tmp_path / "runs" / "stillborn")
+    assert found["ok"] is False
+    assert "no room" in found["ended"]
+    assert children_of("stillborn") == []

@@ -2,8 +2,7 @@
 
 Invariant: a member without a score (no verdict, failed, invalid) enters no statistic and gets no
 advantage; a group that cannot tell its members apart (one valid member, or scores equal up to
-rounding) gives 0, never a quotient of rounding errors. Plain float64 arithmetic, no torch:
-configuration rules are checked from here before anything heavy is loaded.
+rounding) gives 0, never a quotient of rounding errors. Plain float64 arithmetic, no torch.
 """
 
 import math
@@ -11,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from rollart.core.types import scores_equal
+
 AdvantageEstimator = Literal["grpo", "dr_grpo", "rloo", "rloo_norm"]
 ADVANTAGE_ESTIMATORS: Final[tuple[AdvantageEstimator, ...]] = get_args(AdvantageEstimator)
 
 DEFAULT_EPS: Final = 1e-6
-
-# Scores this close are one score added up in different orders (0.1 + 0.2 against 0.3).
-_EQUAL_RELATIVE: Final = 1e-9
-_EQUAL_ABSOLUTE: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +72,13 @@ def group_advantages(
             )
     form = _FORMS[estimator]
     n = len(valid)
-    if n < 2 or _equal(min(valid), max(valid)):
+    if n < 2 or scores_equal(min(valid), max(valid)):
         return tuple(None if score is None else 0.0 for score in scores)
     mean = math.fsum(valid) / n
     factor = n / (n - 1) if form.leave_one_out else 1.0
     if form.normalise:
         factor /= _population_std(valid, mean) + eps
     return tuple(None if score is None else (score - mean) * factor for score in scores)
-
-
-def smallest_group(estimator: AdvantageEstimator) -> int:
-    """Return the least number of members a group must have for `estimator` to give a signal.
-
-    Every estimator here compares a member with its siblings, so a group of one trains on nothing
-    and a configuration that asks for it is to be refused.
-
-    Raises:
-        ValueError: the name is not an estimator.
-    """
-    if estimator not in _FORMS:
-        known = ", ".join(ADVANTAGE_ESTIMATORS)
-        raise ValueError(f"advantage estimator {estimator!r} is not known; use one of {known}")
-    return 2
-
-
-def _equal(low: float, high: float) -> bool:
-    return math.isclose(low, high, rel_tol=_EQUAL_RELATIVE, abs_tol=_EQUAL_ABSOLUTE)
 
 
 def _population_std(values: Sequence[float], mean: float) -> float:

@@ -163,7 +163,7 @@ def connect(
         managers=managers,
         buffer=parts.buffer(),
         ledger=ledger,
-        credits=parts.credits(protocol.batches_outstanding * job.rollout.batch_groups),
+        credits=parts.credits(job.capacity_groups),
         protocol=protocol,
         settings=_scheduler_settings(job, run_id),
         events=events,

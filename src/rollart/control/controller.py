@@ -21,9 +21,9 @@ from rollart.control.deadline import now, within
 from rollart.control.evaluation import Evaluator
 from rollart.control.fleet import Fleet
 from rollart.control.ledger import Ledger
-from rollart.control.scheduler import OutOfTasks, RolloutScheduler, first_error
+from rollart.control.scheduler import OutOfTasks, RolloutScheduler
 from rollart.control.weight_sync import WeightSync
-from rollart.core.errors import TrainerLost
+from rollart.core.errors import TrainerLost, first_error
 from rollart.core.events import RunEnded, Warned
 from rollart.core.ports import EventSink, Trainer
 

@@ -164,7 +164,7 @@ class EnvManager:
                 FailureKind.DEADLINE,
                 f"episode exceeded {self._settings.episode_s:g} s, waiting for {flight.waits_for}",
             )
-        except (EnvironmentFailed, TrajectoryFailure) as error:
+        except TrajectoryFailure as error:
             status, failure, detail = Status.FAILED, error.kind, error.detail
         except TokenMismatch as error:
             status, failure, detail = Status.INVALID, FailureKind.TOKENS, str(error)

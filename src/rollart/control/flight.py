@@ -12,7 +12,7 @@ from enum import Enum
 from rollart.control.staleness import oldest_start
 from rollart.control.task_queue import QueuedTask
 from rollart.core.identity import TrajectoryId
-from rollart.core.types import Disposition, Status, Task, Trajectory
+from rollart.core.types import Disposition, Status, Task, Trajectory, scores_equal
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,6 @@ class LiveGroup:
     id: int
     entry: QueuedTask
     size: int
-    admitted_at: float
     flights: dict[int, Flight] = field(default_factory=dict[int, Flight])
     done: dict[int, Trajectory] = field(default_factory=dict[int, Trajectory])
     members: "dict[int, asyncio.Task[None]]" = field(
@@ -92,7 +91,7 @@ def fate_of(members: Sequence[Trajectory], *, needed: int, drop_zero_variance: b
     scores = [member.score for member in members if member.score is not None]
     if len(scores) < needed:
         return Fate.INCOMPLETE
-    if drop_zero_variance and max(scores) - min(scores) < 1e-9:
+    if drop_zero_variance and scores_equal(min(scores), max(scores)):
         return Fate.FILTERED
     return Fate.READY
 

@@ -24,11 +24,6 @@ class ProtocolPolicy:
     overlap: bool
     abort_in_flight: bool
 
-    @property
-    def batches_outstanding(self) -> int:
-        """Batches that may be in flight or buffered at once."""
-        return self.alpha + 1
-
 
 def protocol_policy(name: str, alpha: int) -> ProtocolPolicy:
     """The policy of a job file's `protocol` section."""

@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 from rollart.control.admission import Credits
 from rollart.control.deadline import now
@@ -28,7 +27,7 @@ from rollart.control.protocols import ProtocolPolicy
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
-from rollart.core.errors import RollartError, RunStalled
+from rollart.core.errors import RollartError, RunStalled, first_error
 from rollart.core.events import Admitted, CreditsReturned, GroupReady, Warned
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import EventSink
@@ -143,7 +142,6 @@ class RolloutScheduler:
             id=self._next_group,
             entry=entry,
             size=self._settings.group_size,
-            admitted_at=now(),
         )
         self._next_group += 1
         self._live[live.id] = live
@@ -255,7 +253,6 @@ class RolloutScheduler:
                 task=group.entry.task,
                 members=members,
                 start_version=group.start_version or 0,
-                ready_at=now(),
             )
             self._buffer.put(ready)
             self._events.emit(
@@ -310,7 +307,8 @@ class RolloutScheduler:
         doomed = [
             group
             for group in self._live.values()
-            if is_stale(group.start_version, committed=version, alpha=alpha)
+            if self._protocol.abort_in_flight
+            and is_stale(group.start_version, committed=version, alpha=alpha)
         ]
         for group in doomed:
             group.condemn(Disposition.STALE, f"aborted: version {version} makes it stale")
@@ -432,13 +430,3 @@ class RolloutScheduler:
 def describe(counts: tuple[tuple[str, int], ...]) -> str:
     """Counts above 0, as words."""
     return ", ".join(f"{count} {name}" for name, count in counts if count) or "none"
-
-
-def first_error(errors: BaseExceptionGroup[BaseException]) -> Exception:
-    """The first plain error within, however deep."""
-    for error in errors.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return first_error(cast("BaseExceptionGroup[BaseException]", error))
-        if isinstance(error, Exception):
-            return error
-    return RuntimeError(str(errors))

@@ -6,21 +6,18 @@ through the `Environment` and `Reward` ports. Methods may be plain or `async`.
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable
+from typing import Protocol
 
 from rollart.core.types import (
-    JsonValue,
     Message,
     Observation,
     StepResult,
     Task,
-    Trajectory,
     Verdict,
 )
 
 
-@runtime_checkable
 class UserEnvironment(Protocol):
     """An environment class: `options` of the job's domain become constructor keywords.
 
@@ -41,12 +38,6 @@ class UserEnvironment(Protocol):
     def step(self, action: str) -> StepResult | Awaitable[StepResult]:
         """Act; `action` is the agent's text."""
         ...
-
-
-UserReward = Callable[[Trajectory], "float | Verdict | Awaitable[float | Verdict]"]
-"""A function that scores a finished trajectory. It is pure and keeps no state."""
-
-TaskPayloads = Iterator["dict[str, JsonValue]"] | Sequence["dict[str, JsonValue]"]
 
 
 def as_observation(value: object) -> Observation:

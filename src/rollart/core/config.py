@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """`module:name`, found beside the job file or among the installed packages."""
 
-GROUP_RELATIVE = frozenset({"grpo", "rloo", "dr_grpo"})
+GROUP_RELATIVE = frozenset({"grpo", "rloo", "rloo_norm", "dr_grpo"})
 """Estimators whose advantage is relative to the group, so that one member carries no signal."""
 
 
@@ -72,7 +71,7 @@ class ProtocolConfig(Section):
 class TrainConfig(Section):
     """The objective and the optimiser."""
 
-    advantage: Literal["grpo", "rloo", "dr_grpo"] = "grpo"
+    advantage: Literal["grpo", "rloo", "rloo_norm", "dr_grpo"] = "grpo"
     advantage_eps: Annotated[float, Field(gt=0)] = 1e-4
     drop_zero_variance: bool = True
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2

@@ -5,6 +5,7 @@ report and the tests all read it.
 """
 
 from enum import StrEnum
+from typing import cast
 
 
 class FailureKind(StrEnum):
@@ -68,13 +69,8 @@ class EngineRefused(RollartError):
     """An engine refused a request as impossible (too long, unknown option). Not retried."""
 
 
-class EnvironmentFailed(RollartError):
+class EnvironmentFailed(TrajectoryFailure):
     """An environment raised; it may be used no more."""
-
-    def __init__(self, kind: FailureKind, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-        self.detail = detail
 
 
 class WeightSyncFailed(RollartError):
@@ -95,3 +91,13 @@ class WeightsMissing(RollartError):
 
 class WeightsCorrupt(RollartError):
     """A weight version whose content does not match its manifest."""
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> Exception:
+    """The first plain error within, however deep."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return first_error(cast("BaseExceptionGroup[BaseException]", error))
+        if isinstance(error, Exception):
+            return error
+    return RuntimeError(str(errors))

@@ -65,7 +65,6 @@ def request_seed(trajectory: TrajectoryId, *, run_seed: int, turn: int) -> int:
     """Seed of one generation request. The engine adds the offset of each token within it."""
     return derive_seed(
         run_seed,
-        trajectory.run,
         trajectory.purpose.value,
         trajectory.domain,
         trajectory.task,
@@ -78,4 +77,4 @@ def request_seed(trajectory: TrajectoryId, *, run_seed: int, turn: int) -> int:
 
 def environment_seed(trajectory: TrajectoryId, *, run_seed: int) -> int:
     """Seed of an environment's reset: the same for all members of a group (one task, one world)."""
-    return derive_seed(run_seed, trajectory.run, trajectory.domain, trajectory.task, "environment")
+    return derive_seed(run_seed, trajectory.domain, trajectory.task, "environment")

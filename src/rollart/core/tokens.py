@@ -83,12 +83,19 @@ def total_length(blocks: Iterable[TokenBlock]) -> int:
 
 
 def join(blocks: Sequence[TokenBlock]) -> TokenBlock:
-    """One block with the content of `blocks` in order; without content if any part has none."""
-    if len(blocks) == 1:
-        return blocks[0]
-    if blocks and all(isinstance(block, np.ndarray) for block in blocks):
-        return np.concatenate(cast("Sequence[npt.NDArray[np.generic]]", blocks))
-    return LengthOnly(total_length(blocks))
+    """One block with the content of `blocks` in order.
+
+    Raises:
+        TypeError: some blocks have content and others only a length; ids would be lost.
+    """
+    full = [block for block in blocks if len(block)]
+    if len(full) == 1:
+        return full[0]
+    if full and all(isinstance(block, np.ndarray) for block in full):
+        return np.concatenate(cast("Sequence[npt.NDArray[np.generic]]", full))
+    if any(isinstance(block, np.ndarray) for block in full):
+        raise TypeError("blocks with token ids and blocks of length only cannot be joined")
+    return LengthOnly(total_length(full))
 
 
 def ids_array(block: TokenBlock) -> Int32Array:

@@ -4,6 +4,7 @@ Invariant: every record is frozen; a trajectory's segments only ever grow by who
 loss mask is 1 exactly on pieces an engine returned.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,18 +87,6 @@ class StopReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CONTEXT = "context_overflow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How tokens are drawn. Temperature 0 is greedy.
-
-    Top-p and top-k are absent on purpose: they change the support of the sampling distribution,
-    and importance sampling needs the full one.
-    """
-
-    temperature: float = 1.0
-    max_tokens: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +264,11 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
+def scores_equal(least: float, most: float) -> bool:
+    """Whether scores between these two carry no signal: equal up to rounding."""
+    return math.isclose(least, most, rel_tol=1e-9, abs_tol=1e-12)
+
+
 class Disposition(StrEnum):
     """What became of a started trajectory. Each leaves exactly once, by exactly one of these."""
 
@@ -355,7 +349,6 @@ class Group:
     task: Task
     members: tuple[Trajectory, ...]
     start_version: int
-    ready_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

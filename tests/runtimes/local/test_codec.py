@@ -173,12 +173,12 @@ def test_without_tokens_a_trajectory_keeps_their_number_only():
 
 def test_a_batch_survives():
     one = trajectory()
-    group = Group(id=3, task=one.task, members=(one, one), start_version=3, ready_at=9.0)
+    group = Group(id=3, task=one.task, members=(one, one), start_version=3)
     packed = trip((7, [codec.pack_group(group)], 0.25))
     batch = codec.unpack_batch(packed)
     assert isinstance(batch, TrainBatch)
     assert (batch.step, batch.progress) == (7, 0.25)
-    assert (batch.groups[0].id, batch.groups[0].ready_at) == (3, 9.0)
+    assert batch.groups[0].id == 3
     pieces = [piece for member in batch.trajectories for piece in member.segments[0].pieces]
     assert [ids_array(piece.ids).dtype for piece in pieces] == [np.int32] * 4
     assert logprobs_array(pieces[1].logprobs).dtype == np.float32

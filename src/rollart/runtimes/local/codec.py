@@ -368,18 +368,16 @@ def pack_group(group: Group) -> Packed:
         pack_task(group.task),
         tuple(pack_trajectory(member, tokens=True) for member in group.members),
         group.start_version,
-        group.ready_at,
     )
 
 
 def _unpack_group(packed: Packed) -> Group:
-    identity, task, members, start_version, ready_at = packed
+    identity, task, members, start_version = packed
     return Group(
         id=identity,
         task=unpack_task(task),
         members=tuple(map(unpack_trajectory, members)),
         start_version=start_version,
-        ready_at=ready_at,
     )
 
 

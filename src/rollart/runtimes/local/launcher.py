@@ -104,6 +104,7 @@ class LocalLauncher:
         self._store: SharedMemoryWeightStore | None = None
         self._forks = {domain.tag: self._domain_forks(domain) for domain in job.domains}
         self._replayable: dict[str, bool] = {}
+        self._heldout: dict[tuple[str, int], tuple[Task, ...]] = {}
         self._opened: list[Engine | Trainer | Environments | Reward] = []
         self._workers: set[str] = set()
         allow_descriptors(_DESCRIPTORS_BESIDE + _DESCRIPTORS_A_CHILD * most_children(job))
@@ -206,12 +207,15 @@ class LocalLauncher:
 
     async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
         """At most `count` distinct tasks that training never meets. Raises `ConfigError`."""
-        path = self._domain(domain).environment
-        child = await tasks.started(self._fork_tasks(domain), 0, domain, path)
-        try:
-            return await tasks.heldout(child, count, domain=domain, path=path)
-        finally:
-            await child.close(1.0)
+        if (domain, count) not in self._heldout:
+            path = self._domain(domain).environment
+            child = await tasks.started(self._fork_tasks(domain), 0, domain, path)
+            try:
+                found = await tasks.heldout(child, count, domain=domain, path=path)
+            finally:
+                await child.close(1.0)
+            self._heldout[domain, count] = found
+        return self._heldout[domain, count]
 
     async def baselines(
         self, domain: str, heldout: Sequence[Task]
