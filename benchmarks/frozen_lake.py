@@ -40,7 +40,7 @@ def row(seed: int, alpha: int, report: dict[str, Any]) -> str:
     best = max(report["baselines"][TAG].values())
     return (
         f"| {alpha} | {seed} | {before['sampled']:.3f} | {after['sampled']:.3f} "
-        f"| {after['greedy']:.3f} | {best:.3f} | {report['steps']} | {report['wall_s']:.0f} "
+        f"| {after['greedy']:.3f} | {best:.3f} | {report['steps']} | {report['train_s']:.0f} "
         f"| {report['tokens_per_s']:.0f} | {report['start_lag_max']} | {report['token_lag_max']} "
         f"| {report['token_lag_mean']:.2f} | {report['overlap_seconds']:.1f} "
         f"| {report['logprob_gap_scored']:.1e} |"

@@ -102,6 +102,12 @@ def _refuse_used(directory: Path) -> None:
             f"run.name = {directory.name!r}: {directory} already holds a run; choose another name "
             f"(--set run.name={directory.name}-2) or remove the directory"
         )
+    nearest = next(parent for parent in directory.absolute().parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise ConfigError(
+            f"run.directory = {str(directory.parent)!r}: {nearest} cannot be written to; choose "
+            "another with --set run.directory=PATH"
+        )
 
 
 def _with_absolute_model(job: JobConfig, beside: Path) -> JobConfig:
@@ -244,20 +250,22 @@ async def _supervised(begin: Callable[[], Awaitable[Controller]], events: EventS
     except asyncio.CancelledError:
         if not asked:
             raise
-        return _never_began(events, "stopped before training began", interrupted=True)
+        if controller is None:
+            return _ended(events, "stopped before training began", interrupted=True)
+        return _ended(events, "stopped at once by a second signal, out of order")
     except RollartError as error:
-        return _never_began(events, str(error))
+        return _ended(events, str(error))
     except BaseExceptionGroup as errors:
         first = first_error(errors)
         if not isinstance(first, RollartError):
             raise
-        return _never_began(events, str(first))
+        return _ended(events, str(first))
     finally:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
 
 
-def _never_began(events: EventSink, reason: str, *, interrupted: bool = False) -> RunResult:
+def _ended(events: EventSink, reason: str, *, interrupted: bool = False) -> RunResult:
     events.emit(RunEnded(reason=reason, ok=interrupted, steps=0, seconds=0.0))
     return RunResult(ok=interrupted, reason=reason, steps=0, interrupted=interrupted)
 

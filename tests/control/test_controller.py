@@ -177,7 +177,8 @@ def test_a_second_stop_does_not_leave_the_engines_paused() -> None:
         )
     )
     assert run.result.reason == "once"
-    assert run.launcher.engines[0].log.calls[-1] == "resume"
+    calls = run.launcher.engines[0].log.calls
+    assert [call for call in calls if call in ("pause", "resume")][-1] == "resume"
 
 
 def test_a_trainer_that_dies_is_noticed_at_once_and_ends_the_run() -> None:

@@ -290,7 +290,7 @@ def judge(job: JobConfig, script: Script, parts: ControlParts) -> list[str]:
 
 
 BUGS: list[tuple[JobConfig, Script, ControlParts, str]] = [
-    (JOB, ROUGH, ControlParts(proxy=StartsWhenItEnds), "began at"),
+    (JOB, replace(ROUGH, seed=4), ControlParts(proxy=StartsWhenItEnds), "began at"),
     (JOB, ROUGH, ControlParts(proxy=Reencodes), "tokens: "),
     (JOB, ROUGH, ControlParts(proxy=ForgetsOnDrop), "was left with"),
     (JOB, DYING, ControlParts(proxy=ForgetsTokens), "continuation: "),

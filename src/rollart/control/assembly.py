@@ -201,7 +201,10 @@ def connect(
         evaluator=evaluator,
         ledger=ledger,
         settings=ControllerSettings(
-            steps=job.run.steps, time_limit_s=job.run.time_limit_s, save_to=save_to
+            steps=job.run.steps,
+            time_limit_s=job.run.time_limit_s,
+            alpha=job.protocol.alpha,
+            save_to=save_to,
         ),
         events=events,
     )

@@ -22,6 +22,7 @@ from rollart.control.evaluation import Evaluator
 from rollart.control.fleet import Fleet
 from rollart.control.ledger import Ledger
 from rollart.control.scheduler import OutOfTasks, RolloutScheduler
+from rollart.control.tail import TailWatch
 from rollart.control.weight_sync import WeightSync
 from rollart.core.errors import TrainerLost, first_error
 from rollart.core.events import RunEnded, Warned
@@ -34,6 +35,7 @@ class ControllerSettings:
 
     steps: int
     time_limit_s: float | None
+    alpha: int
     save_to: str | None
     save_s: float = 120.0
 
@@ -74,6 +76,8 @@ class Controller:
         self._main: asyncio.Task[RunResult] | None = None
         self._stop: str | None = None
         self._fatal: Exception | None = None
+        self._interrupted = False
+        self._tail = TailWatch()
         self._began = 0.0
         self._done = 0
 
@@ -89,7 +93,8 @@ class Controller:
 
     def _interrupt(self) -> None:
         """Once: a second cancellation would end the resume that follows the first."""
-        if self._main is not None and not self._main.cancelling():
+        if self._main is not None and not self._interrupted:
+            self._interrupted = True
             self._main.cancel()
 
     def progress(self, step: int) -> float:
@@ -128,7 +133,7 @@ class Controller:
 
     async def _result_of(self, main: "asyncio.Task[RunResult]") -> RunResult:
         await asyncio.wait([main])
-        if not main.cancelled():
+        if not main.cancelled() and not (main.result().ok and self._fatal is not None):
             return main.result()
         if self._fatal is not None:
             return RunResult(ok=False, reason=describe(self._fatal), steps=self._done)
@@ -156,6 +161,7 @@ class Controller:
         for step in range(self._settings.steps):
             if self.progress(step) >= 1.0:
                 return f"the time limit of {self._settings.time_limit_s:g} s is over"
+            began = now()
             try:
                 await self._sync.iteration(step)
             except OutOfTasks as error:
@@ -164,6 +170,11 @@ class Controller:
                 return str(error)
             self._done = step + 1
             self._balance()
+            warning = self._tail.after_step(
+                now() - began, self._scheduler.durations, alpha=self._settings.alpha
+            )
+            if warning is not None:
+                self._events.emit(Warned(message=warning))
         return "all steps are done"
 
     def _balance(self) -> None:

@@ -8,7 +8,7 @@ Who waits: a group's member task, for `rollout`.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollart.control.deadline import now, within
 from rollart.control.flight import Flight
@@ -271,11 +271,6 @@ class EnvManager:
         episode.history.append(message)
         flight.waits_for = "environment"
         began = now()
-        result = await within(
-            BACKSTOP * settings.env_step_s,
-            environment.step(message),
-            lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, f"step {index} did not return"),
-        )
         turn = Turn(
             segment=len(episode.segments),
             start=start,
@@ -285,11 +280,20 @@ class EnvManager:
             tool_calls=message.tool_calls,
             stop=completion.stop,
             engine=completion.engine,
-            reward=result.reward,
             cost=completion.cost,
             proxy_queued_s=answer.queued_s,
-            env_s=now() - began,
         )
+        try:
+            result = await within(
+                BACKSTOP * settings.env_step_s,
+                environment.step(message),
+                lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, f"step {index} did not return"),
+            )
+        except BaseException:
+            # The tokens were sampled all the same: the log must show what they cost.
+            self._turn_ended(flight, replace(turn, env_s=now() - began), index, answer)
+            raise
+        turn = replace(turn, reward=result.reward, env_s=now() - began)
         episode.turns.append(turn)
         episode.metrics = result.metrics or episode.metrics
         self._turn_ended(flight, turn, index, answer)

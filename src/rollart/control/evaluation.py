@@ -13,7 +13,7 @@ from rollart.control.deadline import now, within
 from rollart.control.env_manager import EnvManager
 from rollart.control.flight import Flight
 from rollart.core.errors import TrainerLost
-from rollart.core.events import Evaluated, GapMeasured
+from rollart.core.events import Evaluated, GapMeasured, Warned
 from rollart.core.identity import Purpose, TrajectoryId
 from rollart.core.ports import EventSink, Trainer
 from rollart.core.types import Task, Trajectory
@@ -92,6 +92,13 @@ class Evaluator:
             running = [group.create_task(one(i, task)) for i, task in enumerate(tasks)]
         ended = [task.result() for task in running]
         counted = [t for t in ended if t.score is not None and is_of_version(t, version)]
+        if len(counted) < len(tasks):
+            self._events.emit(
+                Warned(
+                    message=f"held-out {domain}, {mode}: only {len(counted)} of {len(tasks)} tasks "
+                    "could be scored; the success shown is over those"
+                )
+            )
         successes = [value for t in counted if (value := t.metric("success")) is not None]
         scores = [t.score for t in counted if t.score is not None]
         self._events.emit(

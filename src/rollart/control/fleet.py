@@ -342,8 +342,22 @@ class Fleet:
             self.lose(slot, repr(error))
 
     async def abort(self, slot: EngineSlot, request_ids: Sequence[str]) -> None:
-        """Make an engine drop requests; returns when it has let go, or is lost."""
-        await self._ask(slot, lambda: slot.engine.abort(request_ids))
+        """Make an engine drop requests; returns when it has let go, or is lost.
+
+        A cancellation while waiting is put off until then (at most `engine_s`): whoever is
+        cancelled may count on the engine's having let go.
+        """
+        asking = asyncio.create_task(
+            self._ask(slot, lambda: slot.engine.abort(request_ids)), name="abort"
+        )
+        cancelled = False
+        while not asking.done():
+            try:
+                await asyncio.wait([asking])
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
 
     async def _all(
         self,

@@ -18,7 +18,7 @@ from rollart.control.deadline import now
 from rollart.control.fleet import EngineSlot, EngineState, Fleet
 from rollart.control.routing import choose_engine, token_budget
 from rollart.core.errors import EngineRefused, FailureKind, TokenMismatch, TrajectoryFailure
-from rollart.core.events import LateResult
+from rollart.core.events import LateResult, RequestDropped
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import Affinity, EventSink
 from rollart.core.tokens import (
@@ -275,6 +275,14 @@ class LLMProxy:
         """Forget a request here and at its engine."""
         slot = pending.slot
         self._detach(pending)
+        self._events.emit(
+            RequestDropped(
+                request=pending.request_id,
+                engine=slot.binding.worker if slot is not None else "",
+                prompt_tokens=pending.prompt_tokens,
+                sampled_tokens=len(pending.versions),
+            )
+        )
         if slot is None:
             with suppress(ValueError):
                 self._queue.remove(pending)

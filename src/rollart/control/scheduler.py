@@ -7,7 +7,7 @@ that ends, or by `stall_s` without any progress); `abort_stale`, for the doomed 
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -26,6 +26,7 @@ from rollart.control.ledger import Ledger, LedgerSnapshot
 from rollart.control.protocols import ProtocolPolicy
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
+from rollart.control.tail import KEPT
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
 from rollart.core.errors import RollartError, RunStalled, first_error
 from rollart.core.events import Admitted, CreditsReturned, GroupReady, Warned
@@ -93,11 +94,13 @@ class RolloutScheduler:
         self._events = events
         self._live: dict[int, LiveGroup] = {}
         self._in_hand: tuple[Group, ...] = ()
+        self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
         self._dead: Counter[Fate] = Counter()
         self._error: Exception | None = None
         self._admission: asyncio.Task[None] | None = None
         self._ended_at = 0.0
+        self.durations: deque[float] = deque(maxlen=KEPT)
         self.committed = 0
         tasks.on_end = buffer.wake
 
@@ -205,6 +208,7 @@ class RolloutScheduler:
                 )
             except BaseException:
                 del group.flights[member]
+                self.durations.append(now() - flight.started_at)
                 self._ledger.leave(
                     flight.id,
                     group.doom or Disposition.CANCELLED,
@@ -215,6 +219,7 @@ class RolloutScheduler:
                 )
                 raise
             del group.flights[member]
+            self.durations.append(trajectory.ended_at - trajectory.started_at)
             if is_trainable(trajectory):
                 group.done[member] = trajectory
                 return
@@ -254,6 +259,7 @@ class RolloutScheduler:
                 members=members,
                 start_version=group.start_version or 0,
             )
+            self._entries[ready.id] = group.entry
             self._buffer.put(ready)
             self._events.emit(
                 GroupReady(
@@ -323,7 +329,7 @@ class RolloutScheduler:
         )
         for group in evicted:
             self._drop(group.members, Disposition.STALE, "stale in the buffer")
-            self._tasks.requeue(QueuedTask(task=group.task))
+            self._tasks.requeue(self._entries.pop(group.id, QueuedTask(task=group.task)))
         return len(evicted)
 
     # -- batches -----------------------------------------------------------------------------
@@ -343,6 +349,8 @@ class RolloutScheduler:
             drained = not self._live and self._tasks.exhausted
             if len(self._buffer) >= groups or (drained and len(self._buffer)):
                 self._in_hand = self._buffer.take(groups)
+                for group in self._in_hand:
+                    self._entries.pop(group.id, None)
                 return self._in_hand
             if drained:
                 raise OutOfTasks("every task has been trained or has left")
@@ -423,6 +431,7 @@ class RolloutScheduler:
         for group in live:
             await group.ended.wait()
         self.batch_left(Disposition.CANCELLED, "the run ended")
+        self._entries.clear()
         for group in self._buffer.evict(lambda _: True):
             self._drop(group.members, Disposition.CANCELLED, "the run ended")
 

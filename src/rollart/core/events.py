@@ -126,6 +126,16 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDropped:
+    """A turn was cut off in the proxy or at its engine; what had been sampled is lost work."""
+
+    request: str
+    engine: str
+    prompt_tokens: int
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryEnded:
     trajectory: str
     purpose: str
@@ -291,6 +301,7 @@ Event = (
     | TrajectoryStarted
     | EnvironmentReset
     | TurnEnded
+    | RequestDropped
     | TrajectoryEnded
     | Disposed
     | GroupReady

@@ -25,6 +25,7 @@ class DomainResult:
     greedy_before: float | None = None
     sampled_after: float | None = None
     greedy_after: float | None = None
+    scored_after: int = 0
     baselines: Named = ()
 
 
@@ -247,6 +248,9 @@ def _domains(history: History) -> tuple[DomainResult, ...]:
                 greedy_before=_success(of_domain, "before", "greedy"),
                 sampled_after=_success(of_domain, "after", "sampled"),
                 greedy_after=_success(of_domain, "after", "greedy"),
+                scored_after=min(
+                    (event.scored for event in of_domain if event.when == "after"), default=0
+                ),
                 baselines=tuple((event.name, event.success) for event in baselines),
             )
         )
@@ -278,6 +282,7 @@ def json_object(summary: RunSummary) -> dict[str, object]:
             d.domain: by_mode(d.sampled_after, d.greedy_after) for d in summary.domains
         },
         "heldout_tasks": {d.domain: d.heldout_tasks for d in summary.domains},
+        "heldout_scored": {d.domain: d.scored_after for d in summary.domains},
         "baselines": {d.domain: dict(d.baselines) for d in summary.domains},
         "steps": summary.steps,
         "steps_planned": summary.steps_planned,

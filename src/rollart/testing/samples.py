@@ -144,6 +144,9 @@ def every_event() -> list[Event]:
             stop="stop",
             interruptions=0,
         ),
+        events.RequestDropped(
+            request=f"{name}/t1#1", engine="engine-0", prompt_tokens=12, sampled_tokens=3
+        ),
         events.TrajectoryEnded(
             trajectory=name,
             purpose="train",
