@@ -26,26 +26,32 @@ from rollart.runtimes.local.launcher import LocalLauncher
 from rollart.testing.parts import EventRecorder
 
 TROUBLE = """
-    import random, time
+    import itertools, os, time, zlib
     from rollart.backends.envs.frozen_lake import FrozenLake
     from rollart.backends.rewards.episode import episode_return
+
+    # Children begin their counts one apart, so every tenth and every fiftieth of all is struck.
+    COUNTS = {}
+
+    def count(what):
+        return next(COUNTS.setdefault((what, os.getpid()), itertools.count(os.getpid())))
 
     class Troubled(FrozenLake):
         '''Fails 10 % of resets and hangs in 2 % of steps, whatever the task.'''
 
         def reset(self, task, seed):
-            self.luck = random.Random(time.monotonic_ns())
-            if self.luck.random() < 0.10:
+            if count('reset') % 10 == 0:
                 raise RuntimeError("the image could not be pulled")
             return super().reset(task, seed)
 
         def step(self, action):
-            if self.luck.random() < 0.02:
+            if count('step') % 50 == 0:
                 time.sleep(1000)
             return super().step(action)
 
     def troubled(trajectory):
-        if random.Random(str(trajectory.id)).random() < 0.05:
+        t = trajectory.id
+        if zlib.crc32(f"15:{t.group}.{t.member}.{t.attempt}".encode()) % 20 == 0:
             time.sleep(1000)
         return episode_return(trajectory)
 """
@@ -135,8 +141,7 @@ def test_every_step_completes_and_the_ledger_names_every_loss(
     assert len(events.of(EngineUp)) == 2
 
     kinds = Counter(e.failure for e in events.of(TrajectoryEnded) if e.status == "failed")
-    assert kinds["env_reset"] > 0, kinds
-    assert set(kinds) <= {"env_reset", "env_timeout", "reward_timeout"}, kinds
+    assert set(kinds) == {"env_reset", "env_timeout", "reward_timeout"}, kinds
     failed = [e for e in events.of(Disposed) if e.disposition == "failed"]
     assert sum(kinds.values()) == len(failed)
     assert all(event.reason for event in failed)
