@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rollart.core.events import EngineAcknowledged, TurnEnded
 from rollart.observe.eventlog import read_events
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -100,7 +101,6 @@ def test_smollm2_renders_generates_and_takes_weight_updates(smollm2: Path, tmp_p
     assert found["trained_tokens"] > 0
     assert found["ledger"]["balanced"]
     turns = [e.event for e in read_events(directory / "events.jsonl")]
-    kinds = [type(event).__name__ for event in turns]
-    acknowledged = [e.version for e in turns if type(e).__name__ == "EngineAcknowledged"]
+    acknowledged = [e.version for e in turns if isinstance(e, EngineAcknowledged)]
     assert acknowledged == [0, 1, 2]
-    assert kinds.count("TurnEnded") >= 8
+    assert sum(isinstance(event, TurnEnded) for event in turns) >= 8
