@@ -74,8 +74,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = next(package.glob("*.gguf")).name
     directory = tmp_path_factory.mktemp("smollm2")
     packed = AutoModelForCausalLM.from_pretrained(package, gguf_file=file)
-    if hasattr(packed.config, "quantization_config"):
-        del packed.config.quantization_config
+    vars(packed.config).pop("quantization_config", None)
     plain = AutoModelForCausalLM.from_config(packed.config)
     plain.load_state_dict(packed.state_dict())
     plain.save_pretrained(directory)
