@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import math
 import os
@@ -232,18 +233,25 @@ def test_a_log_is_never_written_over(tmp_path: Path) -> None:
         EventLog(tmp_path / "log")
 
 
-@pytest.fixture
-def file_limit() -> Iterator[Callable[[int], None]]:
-    """Sets the largest file size; a write beyond it fails as on a full disk, in part or whole."""
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """While it holds, a write beyond `size` fails as on a full disk, in part or whole.
+
+    The limit is the whole process's: the test runner's own output, redirected to a file, must
+    not be written while it holds. So it never outlasts the writes that it is there for.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_costs_events_and_one_warning_but_no_whole_line_and_not_the_run(
-    tmp_path: Path, file_limit: Callable[[int], None]
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "log"
     warnings: list[str] = []
@@ -252,11 +260,10 @@ def test_a_full_disk_costs_events_and_one_warning_but_no_whole_line_and_not_the_
     for seq in range(10):
         log.append(at(2.0 * seq, seq, Committed(version=seq)))
     size = path.stat().st_size
-    file_limit(size + 30)
-    for seq in range(10, 20):
-        log.append(at(2.0 * seq, seq, Committed(version=seq)))
+    with largest_file(size + 30):
+        for seq in range(10, 20):
+            log.append(at(2.0 * seq, seq, Committed(version=seq)))
     assert path.stat().st_size == size
-    file_limit(size + 10_000)
     log.append(at(50.0, 20, RunEnded(reason="done", ok=True, steps=0, seconds=50.0)))
     log.close()
     seqs = [stamped.seq for stamped in read_events(path)]
