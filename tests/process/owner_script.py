@@ -6,6 +6,7 @@ Arguments: how (spawn, fork, forgotten), then entries of `process_children`.
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,4 +43,6 @@ def forgotten_children(count: int) -> list[subprocess.Popen[bytes]]:
 
 
 if __name__ == "__main__":
+    # A test run that a shell put in the background hands down an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(sys.argv[1], sys.argv[2:]))
