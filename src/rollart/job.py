@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollart.control.assembly import assemble, uniform_placement
+from rollart.control.assembly import assemble, declared_placement
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError, RollartError, first_error
@@ -52,7 +52,7 @@ class JobPlan:
     def __str__(self) -> str:
         job = self.job
         rollout, protocol = job.rollout, job.protocol
-        mode = "synchronous" if protocol.alpha == 0 else f"asynchronous, alpha = {protocol.alpha}"
+        mode = "synchronous" if job.alpha == 0 else f"asynchronous, alpha = {job.alpha}"
         lines = [
             f"{self.source}: ok",
             f"  run directory  {self.directory}",
@@ -200,7 +200,7 @@ async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> Ru
             job,
             launcher,
             run_id=run_id,
-            placement=uniform_placement(job.rollout.engines, hardware="local", pool="local"),
+            placement=declared_placement(job),
             save_to=str(directory / WEIGHTS),
             events=recorder,
         )
@@ -277,7 +277,7 @@ def run_started(job: JobConfig, run_id: str, runtime: str) -> RunStarted:
         run=run_id,
         runtime=runtime,
         protocol=job.protocol.name,
-        alpha=job.protocol.alpha,
+        alpha=job.alpha,
         seed=job.run.seed,
         steps=job.run.steps,
         batch_groups=job.rollout.batch_groups,

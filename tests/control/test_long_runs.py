@@ -5,7 +5,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rollart.control.assembly import STANDARD, ControlParts, assemble, uniform_placement
+from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
 from rollart.control.ledger import Ledger
 from rollart.core.events import Event, LedgerClosed, RunEnded
 from rollart.core.identity import TrajectoryId
@@ -78,7 +78,7 @@ def measured_run(parts: ControlParts = STANDARD) -> Measured:
             job,
             ScriptedLauncher(script, keeps_batches=False),
             run_id="run",
-            placement=uniform_placement(1, hardware="virtual", pool="virtual"),
+            placement=declared_placement(job),
             save_to=None,
             events=events,
             parts=ControlParts(sync=Weighs, ledger=parts.ledger),

@@ -113,7 +113,7 @@ def cases(draw: st.DrawFn) -> Case:
     job = draw(jobs())
     return Case(
         job=job,
-        script=draw(scripts(job.rollout.engines)),
+        script=draw(scripts(sum(job.engine_counts.values()))),
         tasks=draw(st.sampled_from((None, None, 5, 17))),
     )
 

@@ -36,7 +36,7 @@ def test_every_broken_rule_is_found_and_not_only_the_first() -> None:
         }
     )
     keys = [problem.split(" = ")[0] for problem in broken_rules(broken)]
-    assert keys == ["rollout.group_size", "train.correction", "train.optimizer_steps"]
+    assert keys == ["train.correction", "train.optimizer_steps", "rollout.group_size"]
 
 
 def test_several_optimizer_steps_need_a_correction_even_where_alpha_is_zero() -> None:

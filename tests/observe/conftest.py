@@ -211,6 +211,7 @@ class _Writer:
                     env_s=0.01,
                     first_version=version,
                     last_version=version,
+                    versions=((version, 5),),
                     stop="stop",
                     interruptions=int(self.random.random() < 0.1),
                 )
@@ -248,6 +249,7 @@ class _Writer:
             Disposed(
                 trajectory=name,
                 domain="FrozenLake",
+                group=self.group,
                 disposition=disposition,
                 reason=reason,
                 start_version=version,

@@ -46,6 +46,7 @@ def left(trajectory: str, disposition: Disposition) -> Disposed:
     return Disposed(
         trajectory=trajectory,
         domain="d",
+        group=0,
         disposition=disposition,
         reason="",
         start_version=0,

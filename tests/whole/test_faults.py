@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart.control.assembly import assemble, uniform_placement
+from rollart.control.assembly import assemble, declared_placement
 from rollart.control.controller import RunResult
 from rollart.core.events import (
     Disposed,
@@ -99,7 +99,7 @@ async def run(path: Path, directory: Path, events: Killer) -> RunResult:
             job,
             launcher,
             run_id="faults",
-            placement=uniform_placement(1, hardware="local", pool="local"),
+            placement=declared_placement(job),
             save_to=str(directory / "weights"),
             events=events,
         )

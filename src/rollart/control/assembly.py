@@ -26,6 +26,7 @@ from rollart.core.ports import (
     Environments,
     EventSink,
     Launcher,
+    Placement,
     Renderer,
     Reward,
     TaskSource,
@@ -48,15 +49,6 @@ class DomainParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where workers go: one binding an engine, one for the trainer, and the wanted classes."""
-
-    engines: tuple[Binding, ...]
-    trainer: Binding
-    affinity: Affinity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlParts:
     """The classes a controller is made of. Replace one to try another policy, or to break it."""
 
@@ -73,15 +65,18 @@ class ControlParts:
 STANDARD = ControlParts()
 
 
-def uniform_placement(engines: int, *, hardware: str, pool: str) -> Placement:
-    """Every worker on one class of hardware, as on a single machine."""
+def declared_placement(job: JobConfig) -> Placement:
+    """As the job says and without a look at what there is: a pool a class, the trainer first."""
+    classes = [name for name, count in job.engine_counts.items() for _ in range(count)]
+    wanted = dict(job.rollout.affinity)
+    default = wanted.pop("default", None)
     return Placement(
         engines=tuple(
-            Binding(worker=f"engine-{i}", hardware=hardware, parts=((pool, "generate"),))
-            for i in range(engines)
+            Binding(worker=f"engine-{i}", hardware=name, parts=((name, "generate"),))
+            for i, name in enumerate(classes)
         ),
-        trainer=Binding(worker="trainer", hardware=hardware, parts=((pool, "train"),)),
-        affinity=Affinity(by_domain={}),
+        trainer=Binding(worker="trainer", hardware=classes[0], parts=((classes[0], "train"),)),
+        affinity=Affinity(by_domain=wanted, default=default),
     )
 
 
@@ -138,7 +133,7 @@ def connect(
     parts: ControlParts = STANDARD,
 ) -> Controller:
     """Connect parts that exist already."""
-    protocol = protocol_policy(job.protocol.name, job.protocol.alpha)
+    protocol = protocol_policy(job.protocol.name, job.alpha)
     fleet = parts.fleet(launcher, placement.engines, _fleet_settings(job), events)
     proxy = parts.proxy(
         fleet, affinity=placement.affinity, context=job.model.context, events=events
@@ -203,7 +198,7 @@ def connect(
         settings=ControllerSettings(
             steps=job.run.steps,
             time_limit_s=job.run.time_limit_s,
-            alpha=job.protocol.alpha,
+            alpha=job.alpha,
             save_to=save_to,
         ),
         events=events,

@@ -7,16 +7,24 @@ Who waits: a group's member task, for `rollout`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from rollart.control.barrier import FREE, Pace
 from rollart.control.deadline import now, within
 from rollart.control.flight import Flight
-from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy
+from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink
 from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
 from rollart.core.events import EnvironmentReset, TrajectoryEnded, TrajectoryStarted, TurnEnded
 from rollart.core.identity import environment_seed, request_seed
-from rollart.core.ports import Environment, Environments, EventSink, Renderer, Reward
+from rollart.core.ports import (
+    Environment,
+    Environments,
+    EventSink,
+    Renderer,
+    Reward,
+    TranscriptSink,
+)
 from rollart.core.tokens import TokenBlock
 from rollart.core.types import (
     Message,
@@ -30,6 +38,9 @@ from rollart.core.types import (
     Turn,
     Verdict,
 )
+
+Generate = Callable[[GenerateCall, StartSink], Awaitable[Answer]]
+"""How one turn is sampled: `LLMProxy.generate`, or what a user's ActorGen puts around it."""
 
 BACKSTOP = 2.5
 """An environment enforces its own deadlines from when an operation starts; waiting behind others
@@ -101,6 +112,8 @@ class EnvManager:
         proxy: LLMProxy,
         settings: EpisodeSettings,
         events: EventSink,
+        generate: Generate | None = None,
+        transcripts: TranscriptSink = lambda trajectory: None,
     ) -> None:
         self._environments = environments
         self._reward = reward
@@ -108,6 +121,8 @@ class EnvManager:
         self._proxy = proxy
         self._settings = settings
         self._events = events
+        self._generate = generate or proxy.generate
+        self._transcripts = transcripts
         self._moved_at = 0.0
 
     @property
@@ -120,6 +135,7 @@ class EnvManager:
         flight: Flight,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
+        pace: Pace = FREE,
         temperature: float | None = None,
     ) -> Trajectory:
         """Roll one trajectory out and have it scored.
@@ -127,6 +143,7 @@ class EnvManager:
         Args:
             flight: its record among the live objects; updated as it goes.
             may_go_on: asked before each turn; who answers False has cancelled the task.
+            pace: awaited before each generation, each step and the verdict.
             temperature: instead of the domain's.
 
         Raises:
@@ -149,11 +166,12 @@ class EnvManager:
         scope = asyncio.timeout(self._settings.episode_s)
         try:
             async with scope:
-                status = await self._play(flight, episode, may_go_on, temperature)
+                status = await self._play(flight, episode, may_go_on, pace, temperature)
                 episode.close_segment()
                 if not episode.sampled_tokens:
                     status, detail = Status.INVALID, "no token was sampled"
                 else:
+                    await pace.verdict()
                     flight.waits_for = "reward"
                     verdict = await self._score(flight, episode, status)
         except TimeoutError:
@@ -179,6 +197,7 @@ class EnvManager:
             flight, episode, status, failure=failure, detail=detail, verdict=verdict
         )
         self._report(trajectory)
+        self._transcripts(trajectory)
         return trajectory
 
     # -- playing -------------------------------------------------------------------------------
@@ -188,6 +207,7 @@ class EnvManager:
         flight: Flight,
         episode: _Episode,
         may_go_on: Callable[[], bool],
+        pace: Pace,
         temperature: float | None,
     ) -> Status:
         settings = self._settings
@@ -202,7 +222,10 @@ class EnvManager:
                 if not may_go_on():
                     await asyncio.sleep(0)
                     raise TrajectoryFailure(FailureKind.CONTROL, "stopped without a cancellation")
-                done = await self._turn(flight, episode, environment, observation, temperature)
+                await pace.turn()
+                done = await self._turn(
+                    flight, episode, environment, observation, pace, temperature
+                )
                 if done is None:
                     return Status.TRUNCATED
                 if done.done:
@@ -237,12 +260,13 @@ class EnvManager:
         episode.observe(rendered.tokens, restarts=True)
         return observation
 
-    async def _turn(
+    async def _turn(  # noqa: PLR0917
         self,
         flight: Flight,
         episode: _Episode,
         environment: Environment,
         observation: Observation,
+        pace: Pace,
         temperature: float | None,
     ) -> StepResult | None:
         """One exchange; None when the context is full before anything could be sampled."""
@@ -250,7 +274,7 @@ class EnvManager:
         flight.waits_for = "engine"
         index = len(episode.turns)
         start = episode.length
-        answer = await self._proxy.generate(
+        answer = await self._generate(
             GenerateCall(
                 trajectory=flight.id,
                 turn=index,
@@ -269,6 +293,7 @@ class EnvManager:
         )
         message = await self._renderer.parse(completion.ids)
         episode.history.append(message)
+        await pace.turn()
         flight.waits_for = "environment"
         began = now()
         turn = Turn(
@@ -362,6 +387,7 @@ class EnvManager:
                 env_s=turn.env_s,
                 first_version=versions[0][0] if versions else -1,
                 last_version=versions[-1][0] if versions else -1,
+                versions=tuple(versions),
                 stop=turn.stop.value,
                 interruptions=answer.interruptions,
             )

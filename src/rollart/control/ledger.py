@@ -67,6 +67,7 @@ class Ledger:
             Disposed(
                 trajectory=str(trajectory),
                 domain=trajectory.domain,
+                group=trajectory.group,
                 disposition=disposition,
                 reason=reason,
                 start_version=start_version,

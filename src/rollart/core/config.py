@@ -5,17 +5,40 @@ refusal names key, value, rule and a valid value. Numbers that follow from other
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """`module:name`, found beside the job file or among the installed packages."""
 
+RewardPath = Annotated[str, Field(pattern=r"^(local://)?[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""An import path, or `local://module:function` for a pool that scales from zero and back."""
+
+
+def _engines(value: object) -> object:
+    """One rule in one sentence, where a union of types would give one refusal a member."""
+    given = cast("Mapping[str, object] | int", value)
+    table = given if isinstance(given, Mapping) else {"": given}
+    if not all(type(count) is int and count > 0 for count in table.values()):
+        raise ValueError(
+            "must be a number of engines greater than 0, or such numbers by hardware class; "
+            "use 1, or { H800 = 1, H20 = 2 }"
+        )
+    return given
+
+
+Engines = Annotated[int | Mapping[str, int], BeforeValidator(_engines)]
+
+ClipBound = Annotated[float, Field(gt=0)]
+
 GROUP_RELATIVE = frozenset({"grpo", "rloo", "rloo_norm", "dr_grpo"})
 """Estimators whose advantage is relative to the group, so that one member carries no signal."""
+
+LAG_OF_ONE_BATCH: Mapping[str, int] = {"sync": 0, "sync_plus": 0, "one_off": 1}
+"""Protocols that roll out one batch at a time, with the token lag that follows from it."""
 
 
 class Section(BaseModel):
@@ -30,6 +53,7 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     steps: Positive = 100
     time_limit_s: Seconds | None = None
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
 
 
 class ModelConfig(Section):
@@ -50,11 +74,16 @@ class ModelConfig(Section):
 
 
 class RolloutConfig(Section):
-    """Batches, groups and engines."""
+    """Batches, groups and engines.
+
+    `engines` is a count, or counts by hardware class: `{ H800 = 1, H20 = 2 }`. `affinity` names the
+    class that serves a domain, by tag, and the `default`; another serves it when that is gone.
+    """
 
     batch_groups: Positive = 8
     group_size: Positive = 8
-    engines: Positive = 1
+    engines: Engines = 1
+    affinity: Mapping[str, str] = Field(default_factory=dict[str, str])
     slots: Positive = 256
     step_tokens: Positive = 4096
     kv: Literal["recompute", "keep"] = "recompute"
@@ -62,20 +91,38 @@ class RolloutConfig(Section):
 
 
 class ProtocolConfig(Section):
-    """How training and rollout take turns. Synchronous is `rollart` with alpha = 0."""
+    """How training and rollout take turns.
 
-    name: Literal["rollart"] = "rollart"
+    `alpha` bounds the staleness of `rollart` and `areal`; the other three have none to choose.
+    """
+
+    name: Literal["rollart", "sync", "sync_plus", "one_off", "areal"] = "rollart"
     alpha: Annotated[int, Field(ge=0, le=64)] = 1
 
 
+class RedundancyConfig(Section):
+    """More rollouts than a batch needs; those it does not need are ended at once, as surplus.
+
+    `members` spares a group and `groups` spares a batch. Mode "race" keeps the first to finish,
+    which favours the short; "adaptive" does so with as many spare members as the measured failures
+    and tail are worth, at most `members`; in "unbiased" a spare only replaces what failed.
+    """
+
+    members: Annotated[int, Field(ge=0, le=64)] = 0
+    groups: Annotated[int, Field(ge=0, le=1024)] = 0
+    mode: Literal["race", "adaptive", "unbiased"] = "race"
+
+
 class TrainConfig(Section):
-    """The objective and the optimiser."""
+    """The objective and the optimiser.
+
+    `clip` bounds the importance ratio to 1 - clip[0] .. 1 + clip[1].
+    """
 
     advantage: Literal["grpo", "rloo", "rloo_norm", "dr_grpo"] = "grpo"
     advantage_eps: Annotated[float, Field(gt=0)] = 1e-4
     drop_zero_variance: bool = True
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    clip: Annotated[tuple[ClipBound, ClipBound], Field(strict=False)] = (0.2, 0.28)
     correction: Literal["none", "behaviour", "tis"] = "none"
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
     entropy: Annotated[float, Field(ge=0)] = 0.0
@@ -89,13 +136,17 @@ class TrainConfig(Section):
 
 
 class DomainConfig(Section):
-    """One kind of task: its environment, its reward, its limits."""
+    """One kind of task: its environment, its reward, its limits.
+
+    `weight` is its share of the groups; `group_size` is rollout.group_size if left out.
+    """
 
     tag: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
     environment: ImportPath
-    reward: ImportPath = "rollart.backends.rewards.episode:episode_return"
+    reward: RewardPath = "rollart.backends.rewards.episode:episode_return"
     options: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     weight: Annotated[float, Field(gt=0)] = 1.0
+    group_size: Positive | None = None
     max_turns: Positive = 32
     max_tokens: Positive = 64
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
@@ -124,9 +175,13 @@ class FaultConfig(Section):
 
 
 class EvalConfig(Section):
-    """Held-out tasks, sampled at the domain's temperature and greedily."""
+    """Held-out tasks a domain, sampled at the domain's temperature and greedily.
+
+    Before and after training, and sampled beside it after each `every` steps (0: never).
+    """
 
     tasks: Annotated[int, Field(ge=0)] = 0
+    every: Annotated[int, Field(ge=0)] = 0
 
 
 class JobConfig(Section):
@@ -137,6 +192,7 @@ class JobConfig(Section):
     model: ModelConfig
     rollout: RolloutConfig = RolloutConfig()
     protocol: ProtocolConfig = ProtocolConfig()
+    redundancy: RedundancyConfig = RedundancyConfig()
     train: TrainConfig = TrainConfig()
     domains: Annotated[tuple[DomainConfig, ...], Field(min_length=1, strict=False)]
     timeouts: TimeoutConfig = TimeoutConfig()
@@ -150,29 +206,45 @@ class JobConfig(Section):
         return self
 
     @property
+    def alpha(self) -> int:
+        """The staleness bound in force, which some protocols fix."""
+        return LAG_OF_ONE_BATCH.get(self.protocol.name, self.protocol.alpha)
+
+    @property
     def capacity_groups(self) -> int:
-        """Groups that may be in flight or buffered at once: (alpha + 1) batches."""
-        return (self.protocol.alpha + 1) * self.rollout.batch_groups
+        """Groups that may be in flight or buffered at once: batches, plus declared redundancy."""
+        batches = 1 if self.protocol.name in LAG_OF_ONE_BATCH else self.alpha + 1
+        return batches * self.rollout.batch_groups + self.redundancy.groups
+
+    @property
+    def engine_counts(self) -> Mapping[str, int]:
+        """Engines by hardware class; where the job names none, the class is "local"."""
+        engines = self.rollout.engines
+        return {"local": engines} if isinstance(engines, int) else engines
+
+    def group_size_of(self, domain: DomainConfig) -> int:
+        """Members that a whole group of this domain has."""
+        return domain.group_size or self.rollout.group_size
+
+    def places_of(self, domain: DomainConfig) -> int:
+        """Trajectories of this domain that may be outstanding at once, spare members included."""
+        return self.capacity_groups * (self.group_size_of(domain) + self.redundancy.members)
 
     @property
     def capacity_trajectories(self) -> int:
-        return self.capacity_groups * self.rollout.group_size
+        """Trajectories that may be outstanding at once, whatever their domains."""
+        return max(self.places_of(domain) for domain in self.domains)
 
 
 def broken_rules(job: JobConfig) -> list[str]:
     """Rules that tie several keys together: each as "key = value: rule; use a valid value"."""
     rollout, train, protocol = job.rollout, job.train, job.protocol
     problems: list[str] = []
-    if rollout.group_size == 1 and train.advantage in GROUP_RELATIVE:
-        problems.append(
-            f"rollout.group_size = 1: train.advantage = {train.advantage!r} compares the members "
-            "of a group, and one member carries no signal; use rollout.group_size = 2 or more"
-        )
-    off_policy = protocol.alpha > 0 or train.optimizer_steps > 1
+    off_policy = job.alpha > 0 or train.optimizer_steps > 1
     if off_policy and train.correction == "none":
         why = (
             f"protocol.alpha = {protocol.alpha} trains on tokens of older versions"
-            if protocol.alpha > 0
+            if job.alpha > 0
             else f"train.optimizer_steps = {train.optimizer_steps} moves the policy within a batch"
         )
         problems.append(
@@ -185,12 +257,7 @@ def broken_rules(job: JobConfig) -> list[str]:
             f"rollout.batch_groups = {rollout.batch_groups}; use "
             f"{largest_divisor(rollout.batch_groups, train.optimizer_steps)}"
         )
-    if rollout.slots * rollout.engines < rollout.group_size:
-        problems.append(
-            f"rollout.slots = {rollout.slots}: rollout.engines * slots must hold one group of "
-            f"{rollout.group_size}; use rollout.slots = {rollout.group_size} or more"
-        )
-    if protocol.alpha >= job.run.steps and protocol.alpha > 0:
+    if job.alpha == protocol.alpha >= job.run.steps:
         problems.append(
             f"protocol.alpha = {protocol.alpha}: a run of run.steps = {job.run.steps} never "
             f"reaches that lag; use protocol.alpha = {max(job.run.steps - 1, 0)} or less"
@@ -200,8 +267,51 @@ def broken_rules(job: JobConfig) -> list[str]:
             f"train.microbatch_tokens = {train.microbatch_tokens}: must hold one sequence of "
             f"model.context = {job.model.context}; use {job.model.context} or more"
         )
+    problems.extend(_placement_rules(job))
+    problems.extend(_redundancy_rules(job))
     problems.extend(_domain_rules(job))
     return problems
+
+
+def _placement_rules(job: JobConfig) -> list[str]:
+    problems: list[str] = []
+    rollout, counts = job.rollout, job.engine_counts
+    if not counts:
+        return ["rollout.engines = {}: needs at least one engine; use rollout.engines = 1"]
+    largest = max(job.group_size_of(domain) for domain in job.domains)
+    if rollout.slots * sum(counts.values()) < largest:
+        problems.append(
+            f"rollout.slots = {rollout.slots}: the engines' slots must hold one group of "
+            f"{largest}; use rollout.slots = {largest} or more"
+        )
+    tags = [domain.tag for domain in job.domains]
+    for tag, hardware in rollout.affinity.items():
+        if tag not in (*tags, "default"):
+            problems.append(
+                f"rollout.affinity.{tag} = {hardware!r}: no domain has this tag; use "
+                f"{', '.join(tags)} or default"
+            )
+        if hardware not in counts:
+            problems.append(
+                f"rollout.affinity.{tag} = {hardware!r}: no engine is of this class; use "
+                f"{', '.join(counts)}, or add it to rollout.engines"
+            )
+    return problems
+
+
+def _redundancy_rules(job: JobConfig) -> list[str]:
+    spare = job.redundancy
+    if spare.mode == "adaptive" and not spare.members:
+        return [
+            'redundancy.mode = "adaptive": chooses up to redundancy.members = 0 spares, which is '
+            "none; use redundancy.members = 2 or more"
+        ]
+    if spare.mode == "unbiased" and not (spare.members or spare.groups):
+        return [
+            'redundancy.mode = "unbiased": there are no spares that could bias anything; use '
+            "redundancy.members = 1 or more, or leave the mode out"
+        ]
+    return []
 
 
 def _domain_rules(job: JobConfig) -> list[str]:
@@ -212,6 +322,13 @@ def _domain_rules(job: JobConfig) -> list[str]:
             f"domains.tag = {tag!r}: given {tags.count(tag)} times; each domain needs its own tag"
         )
     for domain in job.domains:
+        if job.group_size_of(domain) == 1 and job.train.advantage in GROUP_RELATIVE:
+            key = f"domains[{domain.tag}]" if domain.group_size else "rollout"
+            problems.append(
+                f"{key}.group_size = 1: train.advantage = {job.train.advantage!r} compares the "
+                f"members of a group, and one member carries no signal; use {key}.group_size = 2 "
+                "or more"
+            )
         if domain.max_tokens >= job.model.context:
             problems.append(
                 f"domains[{domain.tag}].max_tokens = {domain.max_tokens}: must leave room for the "

@@ -42,6 +42,27 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBound:
+    """A worker got its place: in which pool and slots, what it wanted, and why it is there."""
+
+    worker: str
+    role: str
+    pool: str
+    hardware: str
+    slots: tuple[int, ...]
+    wanted: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainClosed:
+    """A domain admits no more tasks; the others go on."""
+
+    domain: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUp:
     engine: str
     hardware: str
@@ -109,7 +130,11 @@ class EnvironmentReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """One turn's tokens and seconds. Versions are those of its first and last sampled token."""
+    """One turn's tokens and seconds.
+
+    `versions` are the (version, tokens) runs of what was sampled; the first and the last stand
+    apart because most readers need only those.
+    """
 
     trajectory: str
     turn: int
@@ -121,6 +146,7 @@ class TurnEnded:
     env_s: float
     first_version: int
     last_version: int
+    versions: tuple[tuple[int, int], ...]
     stop: str
     interruptions: int
 
@@ -160,6 +186,7 @@ class Disposed:
 
     trajectory: str
     domain: str
+    group: int
     disposition: Disposition
     reason: str
     start_version: int | None
@@ -292,6 +319,8 @@ class RunEnded:
 
 Event = (
     RunStarted
+    | WorkerBound
+    | DomainClosed
     | EngineUp
     | EngineDown
     | EngineAcknowledged

@@ -242,6 +242,15 @@ class PoolState:
     free: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where workers go: one binding an engine, one for the trainer, and the wanted classes."""
+
+    engines: tuple[Binding, ...]
+    trainer: Binding
+    affinity: Affinity
+
+
 class Inventory(Protocol):
     """What hardware there is now."""
 
@@ -280,6 +289,10 @@ class Launcher(Protocol):
     async def renderer(self) -> Renderer: ...
 
     async def close(self) -> None: ...
+
+
+TranscriptSink = Callable[[Trajectory], None]
+"""Takes every trajectory that ended; must not block and must not raise."""
 
 
 class EventSink(Protocol):

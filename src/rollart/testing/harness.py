@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollart.control.assembly import STANDARD, ControlParts, assemble, uniform_placement
+from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.jobfile import Table, parse_job
@@ -84,7 +84,7 @@ def run_scripted(
             job,
             fakes,
             run_id="run",
-            placement=uniform_placement(job.rollout.engines, hardware="virtual", pool="virtual"),
+            placement=declared_placement(job),
             save_to="weights",
             events=events,
             parts=parts,

@@ -121,8 +121,8 @@ class TorchTrainer:
         objective = Objective(
             scorer,
             correction=config.correction,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
+            clip_low=config.clip[0],
+            clip_high=config.clip[1],
             correction_cap=config.correction_cap,
             entropy=config.entropy,
             token_budget=config.microbatch_tokens,

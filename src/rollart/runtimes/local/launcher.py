@@ -155,7 +155,7 @@ class LocalLauncher:
             policy=POLICY,
             temperatures={domain.tag: domain.temperature for domain in job.domains},
             seed=job.run.seed,
-            keep=job.protocol.alpha + 2,
+            keep=job.alpha + 2,
         )
         try:
             child = await self._spawn(trainer_child.ENTRY, config, binding.worker)
@@ -179,7 +179,7 @@ class LocalLauncher:
             domain,
             lambda name: forks.fork(env_host.ENTRY, config, name=name),
             EnvironmentLimits(
-                places=self._job.capacity_trajectories,
+                places=self._job.places_of(settings),
                 per_process=settings.envs_per_process,
                 replayable=await self._is_replayable(domain),
                 reset_s=times.env_reset_s,
@@ -353,10 +353,10 @@ def weights_root(run_directory: Path) -> Path:
 def most_children(job: JobConfig) -> int:
     """Children that may live at once."""
     domains = sum(
-        -(-job.capacity_trajectories // domain.envs_per_process) + MOST_CHILDREN + 3
+        -(-job.places_of(domain) // domain.envs_per_process) + MOST_CHILDREN + 3
         for domain in job.domains
     )
-    return domains + job.rollout.engines + 2
+    return domains + sum(job.engine_counts.values()) + 2
 
 
 def allow_descriptors(count: int) -> None:
