@@ -47,6 +47,9 @@ def run(tmp_path: Path) -> Path:
     return stored(tmp_path / "run", EVENTS)
 
 
+COMMANDS = ("init", "train", "check", "eval", "report", "show", "pools", "replay")
+
+
 def stored(directory: Path, events: list[Event]) -> Path:
     directory.mkdir()
     log = EventLog(directory / "events.jsonl")
@@ -85,6 +88,22 @@ class Jobs:
         assert self.ended is not None
         return self.ended
 
+    def evaluate(
+        self, model: Path, path: Path, overrides: Sequence[str], /, *, tasks: int | None
+    ) -> "Measured":
+        self.asked.append(("evaluate", model, path, tuple(overrides), tasks))
+        if self.error is not None:
+            raise self.error
+        return Measured()
+
+
+class Measured:
+    def __str__(self) -> str:
+        return "FrozenLake 0.83"
+
+    def as_json(self) -> str:
+        return '{"FrozenLake": 0.83}'
+
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     """What stands on standard error: exactly one line."""
@@ -118,6 +137,31 @@ def test_check_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "job.toml", "--set", "run.seed=1"], jobs=jobs) == 0
     assert jobs.asked == [("check", Path("job.toml"), ("run.seed=1",))]
     assert capsys.readouterr().out == "a plan\n"
+
+
+def test_eval_measures_a_model_and_prints_a_table_or_an_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    jobs = Jobs()
+    words = ["eval", "run/weights", "job.toml", "--set", "run.seed=1", "--tasks", "32"]
+    assert main(words, jobs=jobs) == 0
+    assert capsys.readouterr().out == "FrozenLake 0.83\n"
+    assert main(["eval", "run/weights", "job.toml", "--json"], jobs=jobs) == 0
+    assert capsys.readouterr().out == '{"FrozenLake": 0.83}\n'
+    assert jobs.asked == [
+        ("evaluate", Path("run/weights"), Path("job.toml"), ("run.seed=1",), 32),
+        ("evaluate", Path("run/weights"), Path("job.toml"), (), None),
+    ]
+
+
+def test_an_evaluation_that_fails_exits_2_for_bad_input_and_1_for_a_loss(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["eval", "model", "job.toml"]
+    assert main(words, jobs=Jobs(error=ConfigError("model.path: no such directory"))) == 2
+    assert "no such directory" in one_line(capsys)
+    assert main(words, jobs=Jobs(error=TrainerLost("the engine died"))) == 1
+    assert "the engine died" in one_line(capsys)
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
@@ -238,7 +282,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_only_if_it_was_asked_for(
 
 
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["train", "--help"], ["check", "-h"], ["report", "-h"]):
+    for arguments in (["--help"], *([command, "-h"] for command in COMMANDS)):
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "exit codes:" in out
@@ -261,6 +305,10 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ["train", "a.toml", "--set"],
         ["train", "a.toml", "--runtime", "moon"],
         ["report", "run", "--xml"],
+        ["eval", "model"],
+        ["eval", "model", "a.toml", "--tasks", "0"],
+        ["show", "run", "--limit", "many"],
+        ["replay"],
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(

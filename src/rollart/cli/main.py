@@ -1,7 +1,7 @@
 """The `rollart` command: words in, an exit code out.
 
-Invariant: nothing is decided here but which function to call; bad input is one line on standard
-error and exit code 2, before anything starts.
+Invariant: nothing is decided here but which function to call, and each command is loaded only
+when it is called.
 """
 
 import argparse
@@ -10,45 +10,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn
 
-from rollart.core.errors import ConfigError, RollartError
-
-if TYPE_CHECKING:
-    from rollart.observe.summary import RunSummary
-
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-
-EXIT_CODES = """exit codes:
-  0    done
-  1    the run ended with a failure; the reason is printed
-  2    bad input; one line says what, and nothing was started
-  130  interrupted by Ctrl-C and ended cleanly: weights and report are written"""
-
-
-class Outcome(Protocol):
-    """How a run ended."""
-
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def interrupted(self) -> bool: ...
-
-
-class Jobs(Protocol):
-    """What the commands call: `rollart.job`."""
-
-    def check(self, path: Path, overrides: Sequence[str], /) -> object:
-        """Everything that can be checked without starting; the plan, which prints itself."""
-        ...
-
-    def run(
-        self, path: Path, overrides: Sequence[str], /, *, runtime: str, live: bool
-    ) -> Outcome: ...
+from rollart.cli.common import BAD_INPUT, EXIT_CODES, INTERRUPTED, OK, Jobs, fail
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, *, jobs: Jobs | None = None) ->
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _fail(INTERRUPTED, "interrupted")
+        return fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
         # Somebody closed the pipe we print into (`| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,12 +41,64 @@ def main(arguments: Sequence[str] | None = None, *, jobs: Jobs | None = None) ->
 
 
 def _dispatch(chosen: argparse.Namespace, jobs: Jobs | None) -> int:
+    if chosen.command in {"train", "check", "eval"}:
+        return _dispatch_job(chosen, jobs or _jobs())
     if chosen.command == "report":
+        from rollart.cli.report import report
+
         return report(chosen.run, as_json=chosen.json, png=chosen.png)
-    jobs = jobs or _jobs()
+    if chosen.command == "show":
+        from rollart.cli.show import show
+
+        return show(
+            chosen.run, trajectory=chosen.trajectory, domain=chosen.domain, limit=chosen.limit
+        )
+    if chosen.command == "init":
+        from rollart.cli.init import init
+
+        return init(chosen.file, model=chosen.model)
+    if chosen.command == "pools":
+        return _pools(chosen.target, chosen.set)
+    return _replay(chosen.run)
+
+
+def _dispatch_job(chosen: argparse.Namespace, jobs: Jobs) -> int:
     if chosen.command == "check":
+        from rollart.cli.check import check
+
         return check(jobs, chosen.file, chosen.set)
+    if chosen.command == "eval":
+        from rollart.cli.eval import evaluate
+
+        return evaluate(
+            jobs, chosen.model, chosen.file, chosen.set, tasks=chosen.tasks, as_json=chosen.json
+        )
+    from rollart.cli.train import train
+
     return train(jobs, chosen.file, chosen.set, chosen.runtime)
+
+
+def _pools(target: Path, overrides: Sequence[str]) -> int:
+    from rollart.cli.pools import pools
+    from rollart.core.errors import RollartError
+
+    try:
+        print(pools(target, overrides))
+    except RollartError as error:
+        return fail(BAD_INPUT, str(error))
+    return OK
+
+
+def _replay(run: Path) -> int:
+    from rollart.cli.replay import replay
+    from rollart.core.errors import RollartError
+
+    try:
+        code, said = replay(run)
+    except RollartError as error:
+        return fail(BAD_INPUT, str(error))
+    print(said)
+    return code
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -96,44 +112,127 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rollart {version('rollart')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, help_text, more in (
-        (
-            "train",
-            "train an agent as a job file says",
-            "Progress is a live panel on a terminal and one line a step elsewhere. Ctrl-C ends "
-            "the run\ncleanly: environments closed, weights and report written.",
-        ),
-        (
-            "check",
-            "check a job file without starting anything",
-            "Reads the job file, resolves its import paths and looks at its model directory.",
-        ),
-    ):
-        command = _command(commands, name, help_text, more)
-        command.add_argument("file", type=Path, metavar="FILE.toml", help="the job file")
-        command.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="set one key of the job, in TOML notation; may be given again: "
-            "--set run.steps=20 --set domains.FrozenLake.temperature=0.8",
-        )
-        if name == "train":
-            command.add_argument(
-                "--runtime", choices=("local",), default="local", help="where it runs (local)"
-            )
-    command = _command(
+    _add_job_commands(commands)
+    _add_run_commands(commands)
+    return parser
+
+
+def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    init = _command(
+        commands,
+        "init",
+        "write a starter job file",
+        "Every key that is often set stands there with its default and what it does. A file that\n"
+        "exists is never written over.",
+    )
+    init.add_argument(
+        "file", type=Path, nargs="?", default=Path("job.toml"), metavar="FILE", help="job.toml"
+    )
+    init.add_argument(
+        "--model", type=Path, metavar="DIRECTORY", help="a Hugging Face model directory"
+    )
+    train = _command(
+        commands,
+        "train",
+        "train an agent as a job file says",
+        "Progress is a live panel on a terminal and one line a step elsewhere. Ctrl-C ends "
+        "the run\ncleanly: environments closed, weights and report written.",
+    )
+    _take_job(train)
+    train.add_argument(
+        "--runtime", choices=("local",), default="local", help="where it runs (local)"
+    )
+    check = _command(
+        commands,
+        "check",
+        "check a job file without starting anything",
+        "Reads the job file, resolves its import paths and looks at its model directory.",
+    )
+    _take_job(check)
+    evaluation = _command(
+        commands,
+        "eval",
+        "measure a model on the held-out tasks of a job",
+        "Samples each domain's held-out tasks at its temperature, and greedily; trains nothing.",
+    )
+    evaluation.add_argument(
+        "model", type=Path, metavar="MODEL", help="a Hugging Face model directory: RUN/weights"
+    )
+    _take_job(evaluation)
+    evaluation.add_argument(
+        "--tasks", type=_positive, metavar="N", help="tasks a domain (the job's eval.tasks)"
+    )
+    evaluation.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    report = _command(
         commands,
         "report",
         "say how a run went, also one that is still going",
-        "Prints a result table and draws RUN/report.png; with --json it prints one JSON object\n"
+        "Prints result tables and draws RUN/report.png; with --json it prints one JSON object\n"
         "and draws only where --png is given.",
     )
+    _take_run(report)
+    report.add_argument("--json", action="store_true", help="print one JSON object")
+    report.add_argument("--png", type=Path, metavar="PATH", help="where to draw the picture")
+    show = _command(
+        commands,
+        "show",
+        "show recorded trajectories of a run",
+        "Lists what is recorded, or with --trajectory prints one whole, its tokens coloured by\n"
+        "the policy version that sampled them.",
+    )
+    _take_run(show)
+    show.add_argument("--trajectory", metavar="ID", help="its id, or a part that only it has")
+    show.add_argument("--domain", metavar="TAG", help="list only this domain")
+    show.add_argument(
+        "--limit", type=_positive, default=40, metavar="N", help="list at most N, the last (40)"
+    )
+    pools = _command(
+        commands,
+        "pools",
+        "say which worker is bound to which pool, and why",
+        "Of a run: the bindings it made. Of a job file: those it would make.",
+    )
+    pools.add_argument(
+        "target", type=Path, metavar="RUN_OR_FILE", help="a run's directory, or a job file"
+    )
+    _take_overrides(pools)
+    replay = _command(
+        commands,
+        "replay",
+        "run a recorded schedule again under virtual time",
+        "Says whether the event log comes out equal.",
+    )
+    _take_run(replay)
+
+
+def _take_job(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE.toml", help="the job file")
+    _take_overrides(command)
+
+
+def _take_overrides(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of the job, in TOML notation; may be given again: "
+        "--set run.steps=20 --set domains.FrozenLake.temperature=0.8",
+    )
+
+
+def _take_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--png", type=Path, metavar="PATH", help="where to draw the picture")
-    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0; use 100")
+    return number
 
 
 def _command(
@@ -148,83 +247,7 @@ def _command(
     )
 
 
-def check(jobs: Jobs, file: Path, overrides: Sequence[str]) -> int:
-    """`rollart check`: print the plan, or what is wrong."""
-    try:
-        plan = jobs.check(file, overrides)
-    except ConfigError as error:
-        return _fail(BAD_INPUT, str(error))
-    print(plan)
-    return OK
-
-
-def train(jobs: Jobs, file: Path, overrides: Sequence[str], runtime: str) -> int:
-    """`rollart train`: run the job, then print its result."""
-    try:
-        outcome = jobs.run(file, overrides, runtime=runtime, live=sys.stdout.isatty())
-    except ConfigError as error:
-        return _fail(BAD_INPUT, str(error))
-    except RollartError as error:
-        return _fail(FAILED, str(error))
-    try:
-        _print_result(outcome.directory)
-    except RollartError as error:
-        # The run is over and its end is told below; what cannot be shown must not hide it.
-        _fail(FAILED, str(error))
-    print(f"run directory: {outcome.directory}")
-    if outcome.interrupted:
-        return _fail(INTERRUPTED, f"interrupted: {outcome.reason}")
-    return OK if outcome.ok else _fail(FAILED, outcome.reason)
-
-
-def report(run: Path, *, as_json: bool, png: Path | None) -> int:
-    """`rollart report`: the result table and picture, or the JSON object."""
-    from rollart.observe.report import PLOT_FILE, ReportError, json_text, load_history, write_plot
-    from rollart.observe.summary import summary_of
-
-    try:
-        history = load_history(run)
-        summary = summary_of(history)
-        if as_json:
-            print(json_text(summary))
-            if png is not None:
-                write_plot(history, png)
-            return OK
-        _print_summary(summary)
-    except RollartError as error:
-        return _fail(BAD_INPUT, str(error))
-    path = png or run / PLOT_FILE
-    try:
-        write_plot(history, path)
-    except ReportError as error:
-        # Asked for, it is an error; drawn along with the table, its absence is only told.
-        return _fail(BAD_INPUT if png else OK, str(error))
-    print(f"picture: {path}")
-    return OK
-
-
-def _print_result(run: Path) -> None:
-    from rollart.observe.report import load_history
-    from rollart.observe.summary import summary_of
-
-    _print_summary(summary_of(load_history(run)))
-
-
-def _print_summary(summary: "RunSummary") -> None:
-    from rich.console import Console
-
-    from rollart.observe.tables import result
-
-    Console(highlight=False).print(result(summary))
-
-
 def _jobs() -> Jobs:
     from rollart import job
 
     return job
-
-
-def _fail(code: int, message: str) -> int:
-    line = " ".join(message.split())
-    print(f"rollart: {line}", file=sys.stderr)
-    return code

@@ -1,0 +1,52 @@
+"""`rollart report`: the result tables and picture of a run, or its JSON object."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollart.cli.common import BAD_INPUT, OK, fail
+from rollart.core.errors import RollartError
+
+if TYPE_CHECKING:
+    from rollart.observe.summary import RunSummary
+
+
+def report(run: Path, *, as_json: bool, png: Path | None) -> int:
+    """Returns the exit code."""
+    from rollart.observe.report import PLOT_FILE, ReportError, json_text, load_history, write_plot
+    from rollart.observe.summary import summary_of
+
+    try:
+        history = load_history(run)
+        summary = summary_of(history)
+        if as_json:
+            print(json_text(summary))
+            if png is not None:
+                write_plot(history, png)
+            return OK
+        _print_summary(summary)
+    except RollartError as error:
+        return fail(BAD_INPUT, str(error))
+    path = png or run / PLOT_FILE
+    try:
+        write_plot(history, path)
+    except ReportError as error:
+        # Asked for, it is an error; drawn along with the table, its absence is only told.
+        return fail(BAD_INPUT if png else OK, str(error))
+    print(f"picture: {path}")
+    return OK
+
+
+def print_result(run: Path) -> None:
+    """Print the tables of a run. Raises `ReportError` or `LogError` if there are none."""
+    from rollart.observe.report import load_history
+    from rollart.observe.summary import summary_of
+
+    _print_summary(summary_of(load_history(run)))
+
+
+def _print_summary(summary: "RunSummary") -> None:
+    from rich.console import Console
+
+    from rollart.observe.tables import result
+
+    Console(highlight=False).print(result(summary))
