@@ -2,17 +2,20 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollart.control.admission import Credits
+from rollart.control.admission import Credits, domain_limits
 from rollart.control.ledger import Ledger
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.task_queue import QueuedTask, TaskQueue, next_domain
-from rollart.core.events import Disposed, LateResult
+from rollart.core.events import Disposed, DomainClosed, LateResult, Warned
+from rollart.core.ports import TaskSource
 from rollart.core.types import Disposition, Task
 from rollart.runtimes.sim.loop import SimulationDeadlock, run_virtual
 from rollart.testing.parts import CountedTasks, EventRecorder
@@ -39,6 +42,13 @@ class TestCredits:
             held.give_back(2)
         with pytest.raises(RuntimeError, match="-1 credits"):
             held.give_back(-1)
+
+    def test_no_domain_may_hold_the_shares_that_the_others_have_in_a_batch(self) -> None:
+        limits = domain_limits({"slow": 1.0, "fast": 3.0}, batch_groups=8, capacity=16)
+        assert limits == {"slow": 10, "fast": 14}
+        assert domain_limits({"lake": 2.0}, batch_groups=8, capacity=8) == {"lake": 8}
+        crowd = domain_limits(dict.fromkeys("abcdef", 1.0), batch_groups=2, capacity=4)
+        assert crowd == dict.fromkeys("abcdef", 1)
 
     def test_a_capacity_of_nothing_is_refused(self) -> None:
         with pytest.raises(ValueError, match="capacity is 0"):
@@ -95,18 +105,53 @@ class TestLedger:
 
 def queue(**counts: int | None) -> TaskQueue:
     """One source a domain, all of weight 1."""
-    sources = {tag: CountedTasks(tag, count) for tag, count in counts.items()}
-    return TaskQueue(sources, dict.fromkeys(counts, 1.0))
+    return queue_of({tag: CountedTasks(tag, count) for tag, count in counts.items()})
+
+
+def queue_of(sources: Mapping[str, TaskSource], events: EventRecorder | None = None) -> TaskQueue:
+    return TaskQueue(sources, dict.fromkeys(sources, 1.0), events or EventRecorder())
+
+
+@asynccontextmanager
+async def drawing(*queues: TaskQueue) -> AsyncGenerator[None]:
+    """The queues draw from their sources."""
+    async with asyncio.TaskGroup() as group:
+        for tasks in queues:
+            tasks.start(group)
+        yield
+        for tasks in queues:
+            tasks.stop()
+
+
+class Waiting(CountedTasks):
+    """Gives its first task after `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("slow", None)
+        self._seconds = seconds
+
+    async def next(self) -> Task | None:
+        await asyncio.sleep(self._seconds)
+        return await super().next()
+
+
+class Failing(CountedTasks):
+    def __init__(self) -> None:
+        super().__init__("bad", None)
+
+    async def next(self) -> Task | None:
+        raise FileNotFoundError("no such file")
 
 
 class TestTaskQueue:
     def test_requeued_tasks_come_first_in_the_order_of_their_return(self) -> None:
         async def main() -> list[tuple[str, int]]:
             tasks = queue(lake=None)
-            first, second = await tasks.next(), await tasks.next()
-            tasks.requeue(second)
-            tasks.requeue(first, failed=True)
-            drawn = [await tasks.next() for _ in range(3)]
+            async with drawing(tasks):
+                first, second = await tasks.next(), await tasks.next()
+                tasks.requeue(second)
+                tasks.requeue(first, failed=True)
+                drawn = [await tasks.next() for _ in range(3)]
             assert [entry.failures for entry in drawn] == [0, 1, 0]
             return [(entry.task.key, entry.requeues) for entry in drawn]
 
@@ -117,10 +162,10 @@ class TestTaskQueue:
             tasks, ends = queue(lake=1, maze=1), list[float]()
             loop = asyncio.get_running_loop()
             tasks.on_end = lambda: ends.append(loop.time())
-            entries = [await tasks.next() for _ in range(2)]
-            assert not tasks.exhausted
-            loop.call_later(5.0, tasks.requeue, entries[1])
-            again = await tasks.next()
+            async with drawing(tasks):
+                entries = [await tasks.next() for _ in range(2)]
+                loop.call_later(5.0, tasks.requeue, entries[1])
+                again = await tasks.next()
             assert (len(ends), loop.time()) == (2, 5.0)
             assert tasks.exhausted
             return again.task.domain
@@ -129,7 +174,9 @@ class TestTaskQueue:
 
     def test_without_any_task_to_come_the_wait_can_never_end(self) -> None:
         async def main() -> None:
-            await queue(lake=0).next()
+            tasks = queue(lake=0)
+            async with drawing(tasks):
+                await tasks.next()
 
         with pytest.raises(SimulationDeadlock):
             run_virtual(main)
@@ -139,7 +186,7 @@ class TestTaskQueue:
         by_domain = {f"d{i}": weight for i, weight in enumerate(weights)}
         drawn = dict.fromkeys(by_domain, 0)
         for total in range(1, 101):
-            domain = next_domain(drawn, by_domain, set())
+            domain = next_domain(drawn, by_domain, list(by_domain))
             assert domain is not None
             drawn[domain] += 1
             for name, weight in by_domain.items():
@@ -148,19 +195,74 @@ class TestTaskQueue:
     def test_a_domain_that_has_ended_leaves_its_share_to_the_others(self) -> None:
         async def main() -> Counter[str]:
             tasks = queue(lake=2, maze=None)
-            return Counter([(await tasks.next()).task.domain for _ in range(10)])
+            async with drawing(tasks):
+                return Counter([(await tasks.next()).task.domain for _ in range(10)])
 
         assert run_virtual(main) == {"lake": 2, "maze": 8}
+
+    def test_a_slow_source_holds_back_its_own_domain_only_and_starving_is_told(self) -> None:
+        async def main() -> Counter[str]:
+            events = EventRecorder()
+            tasks = queue_of({"slow": Waiting(100.0), "lake": CountedTasks("lake", None)}, events)
+            loop, drawn = asyncio.get_running_loop(), Counter[str]()
+            async with drawing(tasks):
+                while loop.time() < 99.0:
+                    drawn[(await tasks.next()).task.domain] += 1
+                    await asyncio.sleep(1.0)
+            assert [warning.message for warning in events.of(Warned)] == [
+                "domain slow starves: its source gave no task for 30 s; the other domains go on"
+            ]
+            return drawn
+
+        assert run_virtual(main) == {"lake": 98}
+
+    def test_a_source_that_fails_closes_its_domain_and_says_so(self) -> None:
+        async def main() -> Counter[str]:
+            events = EventRecorder()
+            tasks = queue_of({"bad": Failing(), "lake": CountedTasks("lake", None)}, events)
+            async with drawing(tasks):
+                drawn = Counter([(await tasks.next()).task.domain for _ in range(5)])
+            assert events.of(DomainClosed) == [
+                DomainClosed(domain="bad", reason="its tasks failed: no such file")
+            ]
+            assert tasks.open_domains == ("lake",)
+            return drawn
+
+        assert run_virtual(main) == {"lake": 5}
+
+    def test_a_closed_domain_gives_nothing_back_that_it_had_waiting(self) -> None:
+        async def main() -> None:
+            tasks = queue(lake=None, maze=None)
+            async with drawing(tasks):
+                entry = await tasks.next()
+                tasks.close(entry.task.domain, "all its groups failed")
+                tasks.requeue(entry)
+                others = {(await tasks.next()).task.domain for _ in range(4)}
+                assert others == {"maze"}
+
+        run_virtual(main)
+
+    def test_a_domain_that_may_not_admit_is_passed_over_also_where_it_was_requeued(self) -> None:
+        async def main() -> None:
+            tasks = queue(lake=None, maze=None)
+            async with drawing(tasks):
+                tasks.requeue(await tasks.next(lambda domain: domain == "lake"))
+                assert (await tasks.next(lambda domain: domain == "maze")).requeues == 0
+                assert (await tasks.next()).requeues == 1
+
+        run_virtual(main)
 
     def test_a_restored_queue_goes_on_in_the_same_order(self) -> None:
         async def main() -> None:
             tasks, other = queue(lake=None, maze=None), queue(lake=None, maze=None)
-            for _ in range(5):
-                entry = await tasks.next()
-            tasks.requeue(entry)
-            other.restore(tasks.snapshot())
-            for _ in range(6):
-                assert await tasks.next() == await other.next()
+            async with drawing(tasks):
+                for _ in range(5):
+                    entry = await tasks.next()
+                tasks.requeue(entry)
+                other.restore(tasks.snapshot())
+                async with drawing(other):
+                    for _ in range(6):
+                        assert await tasks.next() == await other.next()
 
         run_virtual(main)
 

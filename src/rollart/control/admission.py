@@ -7,6 +7,7 @@ Who waits: the scheduler's admission loop, for `available`; unblocked by `give_b
 """
 
 import asyncio
+from collections.abc import Mapping
 
 
 class Credits:
@@ -19,6 +20,10 @@ class Credits:
         self.outstanding = 0
         self._free = asyncio.Event()
         self._free.set()
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.outstanding
 
     async def available(self) -> None:
         """Returns when at least one credit is free."""
@@ -37,3 +42,15 @@ class Credits:
         self.outstanding -= groups
         if self.outstanding < self.capacity:
             self._free.set()
+
+
+def domain_limits(
+    weights: Mapping[str, float], *, batch_groups: int, capacity: int
+) -> dict[str, int]:
+    """Groups that each domain may have under way: all but the others' shares of one batch.
+
+    A domain that is slow or hangs then never holds every credit, whatever its weight.
+    """
+    total = sum(weights.values())
+    kept = {tag: max(1, int(batch_groups * weight / total)) for tag, weight in weights.items()}
+    return {tag: max(1, capacity - sum(kept.values()) + kept[tag]) for tag in weights}

@@ -4,13 +4,14 @@ Invariant: the same assembly serves every runtime; only the launcher differs.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rollart.control.admission import Credits
 from rollart.control.controller import Controller, ControllerSettings
-from rollart.control.env_manager import EnvManager, EpisodeSettings
+from rollart.control.env_manager import EnvManager, EpisodeSettings, Generate
 from rollart.control.evaluation import EvaluationSettings, Evaluator
+from rollart.control.evaluation_beside import EvaluationBeside
 from rollart.control.fleet import Fleet, FleetSettings
 from rollart.control.ledger import Ledger
 from rollart.control.llm_proxy import LLMProxy
@@ -19,7 +20,7 @@ from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.scheduler import RolloutScheduler, SchedulerSettings
 from rollart.control.task_queue import TaskQueue
 from rollart.control.weight_sync import SyncSettings, WeightSync
-from rollart.core.config import GROUP_RELATIVE, DomainConfig, JobConfig
+from rollart.core.config import EVAL_BESIDE, GROUP_RELATIVE, DomainConfig, JobConfig
 from rollart.core.ports import (
     Affinity,
     Binding,
@@ -31,8 +32,9 @@ from rollart.core.ports import (
     Reward,
     TaskSource,
     Trainer,
+    TranscriptSink,
 )
-from rollart.core.types import Task
+from rollart.core.types import Task, Trajectory
 
 POLICY = "agent"
 
@@ -64,6 +66,17 @@ class ControlParts:
 
 STANDARD = ControlParts()
 
+WrapGenerate = Callable[[Generate], Generate]
+"""What a user's code puts around each generation."""
+
+
+def as_it_is(generate: Generate) -> Generate:
+    return generate
+
+
+def forget(trajectory: Trajectory) -> None:
+    """Keeps no transcript."""
+
 
 def declared_placement(job: JobConfig) -> Placement:
     """As the job says and without a look at what there is: a pool a class, the trainer first."""
@@ -89,6 +102,8 @@ async def assemble(
     save_to: str | None,
     events: EventSink,
     parts: ControlParts = STANDARD,
+    generate: WrapGenerate = as_it_is,
+    transcripts: TranscriptSink = forget,
 ) -> Controller:
     """Launch everything but the engines, which the controller starts, and connect the parts."""
     async with asyncio.TaskGroup() as group:
@@ -106,6 +121,8 @@ async def assemble(
         save_to=save_to,
         events=events,
         parts=parts,
+        generate=generate,
+        transcripts=transcripts,
     )
 
 
@@ -131,6 +148,8 @@ def connect(
     save_to: str | None,
     events: EventSink,
     parts: ControlParts = STANDARD,
+    generate: WrapGenerate = as_it_is,
+    transcripts: TranscriptSink = forget,
 ) -> Controller:
     """Connect parts that exist already."""
     protocol = protocol_policy(job.protocol.name, job.alpha)
@@ -146,6 +165,8 @@ def connect(
             proxy=proxy,
             settings=_episode_settings(job, domain.config),
             events=events,
+            generate=generate(proxy.generate),
+            transcripts=transcripts,
         )
         for tag, domain in domains.items()
     }
@@ -154,6 +175,7 @@ def connect(
         tasks=TaskQueue(
             {tag: domain.tasks for tag, domain in domains.items()},
             {tag: domain.config.weight for tag, domain in domains.items()},
+            events,
         ),
         managers=managers,
         buffer=parts.buffer(),
@@ -171,10 +193,12 @@ def connect(
         settings=EvaluationSettings(
             run=run_id,
             concurrency=job.capacity_trajectories,
+            beside=EVAL_BESIDE,
             compare_s=job.timeouts.train_s,
         ),
         events=events,
     )
+    beside = EvaluationBeside(evaluator, every=job.eval.every, events=events)
     return Controller(
         fleet=fleet,
         scheduler=scheduler,
@@ -183,6 +207,7 @@ def connect(
             proxy=proxy,
             fleet=fleet,
             trainer=trainer,
+            evaluation=beside,
             protocol=protocol,
             settings=SyncSettings(
                 batch_groups=job.rollout.batch_groups,
@@ -194,6 +219,7 @@ def connect(
         ),
         trainer=trainer,
         evaluator=evaluator,
+        beside=beside,
         ledger=ledger,
         settings=ControllerSettings(
             steps=job.run.steps,
@@ -233,7 +259,10 @@ def _scheduler_settings(job: JobConfig, run_id: str) -> SchedulerSettings:
     relative = job.train.advantage in GROUP_RELATIVE
     return SchedulerSettings(
         run=run_id,
-        group_size=job.rollout.group_size,
+        batch_groups=job.rollout.batch_groups,
+        group_sizes={domain.tag: job.group_size_of(domain) for domain in job.domains},
+        weights={domain.tag: domain.weight for domain in job.domains},
+        redundancy=job.redundancy,
         members_needed=2 if relative else 1,
         attempts=job.faults.attempts,
         drop_zero_variance=job.train.drop_zero_variance,

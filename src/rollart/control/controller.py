@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from rollart.control.deadline import now, within
 from rollart.control.evaluation import Evaluator
+from rollart.control.evaluation_beside import EvaluationBeside
 from rollart.control.fleet import Fleet
 from rollart.control.ledger import Ledger
 from rollart.control.scheduler import OutOfTasks, RolloutScheduler
@@ -61,6 +62,7 @@ class Controller:
         sync: Callable[[Callable[[int], float]], WeightSync],
         trainer: Trainer,
         evaluator: Evaluator,
+        beside: EvaluationBeside,
         ledger: Ledger,
         settings: ControllerSettings,
         events: EventSink,
@@ -70,6 +72,7 @@ class Controller:
         self._sync = sync(self.progress)
         self._trainer = trainer
         self._evaluator = evaluator
+        self._beside = beside
         self._ledger = ledger
         self._settings = settings
         self._events = events
@@ -147,8 +150,10 @@ class Controller:
             await self._sync.first_sync()
             await self._evaluator.evaluate("before", self._trainer.version.number)
             self._began = now()
+            self._beside.start(group)
             self._scheduler.start(group)
             reason = await self._steps()
+            await self._beside.settled()
             await self._scheduler.stop()
             await self._sync.last_sync()
             await self._evaluator.evaluate("after", self._trainer.version.number)
@@ -188,6 +193,7 @@ class Controller:
 
     async def _finish(self, result: RunResult) -> RunResult:
         """Close the books and save the weights, whatever happened before."""
+        self._beside.stop()
         await self._scheduler.stop()
         self._balance()
         if self._settings.save_to is None or isinstance(self._fatal, TrainerLost):

@@ -24,10 +24,13 @@ GAP_TRAJECTORIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`concurrency` bounds the trajectories at once; `compare_s` one comparison (seconds)."""
+    """`concurrency` bounds the trajectories at once, `beside` those beside a rollout; `compare_s`
+    bounds one comparison (seconds).
+    """
 
     run: str
     concurrency: int
+    beside: int
     compare_s: float
 
 
@@ -58,22 +61,35 @@ class Evaluator:
             if not tasks:
                 continue
             temperature = self._temperatures[domain]
-            sampled = await self._play(domain, tasks, temperature, "sampled", when, version)
-            await self._play(domain, tasks, 0.0, "greedy", when, version)
+            room = asyncio.Semaphore(self._settings.concurrency)
+            sampled = await self._play(domain, temperature, "sampled", when, version, room)
+            await self._play(domain, 0.0, "greedy", when, version, room)
             await self._compare(sampled[:GAP_TRAJECTORIES], temperature, version)
+
+    async def evaluate_beside(self, when: str, version: int) -> None:
+        """Sample on every domain's held-out tasks, all domains together, while others roll out."""
+        room = asyncio.Semaphore(self._settings.beside)
+        async with asyncio.TaskGroup() as group:
+            for domain, tasks in self._heldout.items():
+                if tasks:
+                    temperature = self._temperatures[domain]
+                    group.create_task(
+                        self._play(domain, temperature, "sampled", when, version, room)
+                    )
 
     async def _play(  # noqa: PLR0917
         self,
         domain: str,
-        tasks: Sequence[Task],
         temperature: float,
         mode: str,
         when: str,
         version: int,
+        room: asyncio.Semaphore,
     ) -> list[Trajectory]:
         began = now()
+        tasks = self._heldout[domain]
         self._round += 1
-        room = asyncio.Semaphore(self._settings.concurrency)
+        number = self._round
 
         async def one(index: int, task: Task) -> Trajectory:
             async with room:
@@ -81,7 +97,7 @@ class Evaluator:
                     run=self._settings.run,
                     domain=domain,
                     task=task.key,
-                    group=self._round,
+                    group=number,
                     member=index,
                     purpose=Purpose.EVAL,
                 )

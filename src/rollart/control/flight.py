@@ -2,10 +2,11 @@
 
 Invariant: a flight's start version is set once, by the first engine that it was sent to; a group's
 is the oldest of its members', finished ones included, so staleness is one answer for all of them.
+A member is cancelled once, and leaves by the reason of that.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,6 +14,9 @@ from rollart.control.staleness import oldest_start
 from rollart.control.task_queue import QueuedTask
 from rollart.core.identity import TrajectoryId
 from rollart.core.types import Disposition, Status, Task, Trajectory, scores_equal
+
+KeepRule = Callable[["LiveGroup"], tuple[int, ...] | None]
+"""The places that are kept, or None while the group is not full."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,19 +37,39 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class LiveGroup:
-    """A group that is being rolled out. `doom` says how its trajectories leave once it is ended."""
+    """A group that is being rolled out.
+
+    Attributes:
+        size: members that make it full; `spares` more places are rolled out beside them.
+        flights: who is under way, by place.
+        done: who finished with a score, by place, in the order in which they finished.
+        given_up: places that used up their attempts.
+        kept: the places that are kept, once the group is full; the others are surplus.
+        doom: how its trajectories leave, once it is ended; `doom_reason` says why.
+    """
 
     id: int
     entry: QueuedTask
     size: int
+    spares: int = 0
     flights: dict[int, Flight] = field(default_factory=dict[int, Flight])
     done: dict[int, Trajectory] = field(default_factory=dict[int, Trajectory])
+    given_up: set[int] = field(default_factory=set[int])
     members: "dict[int, asyncio.Task[None]]" = field(
         default_factory=dict[int, "asyncio.Task[None]"]
     )
+    kept: tuple[int, ...] | None = None
     doom: Disposition | None = None
     doom_reason: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def domain(self) -> str:
+        return self.entry.task.domain
+
+    @property
+    def places(self) -> int:
+        return self.size + self.spares
 
     @property
     def start_version(self) -> int | None:
@@ -61,17 +85,35 @@ class LiveGroup:
         """Started and not left: in flight, or finished and waiting for their siblings."""
         return len(self.flights) + len(self.done)
 
+    def fill(self, kept: tuple[int, ...]) -> None:
+        """The group is full: who is not kept is cancelled, as surplus."""
+        self.kept = kept
+        for place, task in self.members.items():
+            if place not in kept:
+                task.cancel()
+
     def condemn(self, disposition: Disposition, reason: str) -> None:
         """Cancel the members, in order; `ended` is set when all have let go.
 
-        Only the first time: a second cancellation would end a member's wait for its engine.
+        Only the first time, and nobody who is surplus: a second cancellation would end a member's
+        wait for its engine.
         """
         if self.doom is not None:
             return
         self.doom = disposition
         self.doom_reason = reason
-        for task in self.members.values():
-            task.cancel()
+        for place, task in self.members.items():
+            if not self.is_surplus(place):
+                task.cancel()
+
+    def is_surplus(self, place: int) -> bool:
+        return self.kept is not None and place not in self.kept
+
+    def leaves_as(self, place: int) -> tuple[Disposition, str]:
+        """Disposition and reason of a member that is cancelled or dropped; surplus comes first."""
+        if self.is_surplus(place):
+            return Disposition.SURPLUS, "the group is full"
+        return self.doom or Disposition.CANCELLED, self.doom_reason
 
 
 class Fate(Enum):

@@ -40,9 +40,17 @@ class SampleBuffer:
         await self._changed.wait()
         self._changed.clear()
 
-    def take(self, count: int) -> tuple[Group, ...]:
-        """At most `count` groups, oldest start first, earlier arrival among equals."""
-        ordered = sorted(self._groups.values(), key=lambda group: group.start_version)
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self._groups)
+
+    def take(self, count: int, *, in_order: bool = False) -> tuple[Group, ...]:
+        """At most `count` groups: oldest start first, earlier arrival among equals.
+
+        With `in_order`, those admitted first, so that speed has no say.
+        """
+        ordered = sorted(
+            self._groups.values(), key=lambda group: group.id if in_order else group.start_version
+        )
         taken = tuple(ordered[:count])
         for group in taken:
             del self._groups[group.id]

@@ -1,36 +1,39 @@
 """The rollout scheduler: admits groups, runs them, and hands out batches.
 
-Invariant: it alone admits, one credit a group; every trajectory it starts leaves the ledger once;
-a group ends whole, and a stale one's task goes back to the front once, under a new group id.
+Invariant: it alone admits, one credit a group; a group ends whole, and a stale one's task goes back
+to the front once, under a new group id. Between get_batch and resume no credit comes back, so that
+nothing starts under weights about to be replaced. A domain whose groups all fail is closed, and
+the others go on.
 Who waits: the admission loop, for credits and tasks; `get_batch`, for groups (unblocked by a group
-that ends, or by `stall_s` without any progress); `abort_stale`, for the doomed to let go.
+that ends, or by `stall_s` without any progress); `end_surplus` and `abort_stale`, for the doomed to
+let go.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rollart.control.admission import Credits
+from rollart.control.admission import Credits, domain_limits
+from rollart.control.barrier import TurnBarrier
 from rollart.control.deadline import now
 from rollart.control.env_manager import EnvManager
-from rollart.control.flight import (
-    Fate,
-    Flight,
-    LiveGroup,
-    fate_of,
-    is_trainable,
-    unusable_disposition,
-)
+from rollart.control.flight import Fate, LiveGroup, fate_of
+from rollart.control.group_run import GroupRunner, GroupSettings
 from rollart.control.ledger import Ledger, LedgerSnapshot
 from rollart.control.protocols import ProtocolPolicy
+from rollart.control.redundancy import (
+    first_in_order,
+    first_to_finish,
+    surplus_groups,
+    worthwhile_spares,
+)
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
-from rollart.control.tail import KEPT
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
+from rollart.core.config import RedundancyConfig
 from rollart.core.errors import RollartError, RunStalled, first_error
 from rollart.core.events import Admitted, CreditsReturned, GroupReady, Warned
-from rollart.core.identity import TrajectoryId
 from rollart.core.ports import EventSink
 from rollart.core.types import Disposition, Group, Trajectory
 
@@ -44,10 +47,22 @@ class OutOfTasks(RollartError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """`members_needed` is the fewest scored members that make a group worth training."""
+    """Sizes, limits and spares.
+
+    Attributes:
+        batch_groups: groups a batch.
+        group_sizes: members of a full group, by domain.
+        weights: shares of the groups, by domain.
+        members_needed: the fewest scored members that make a group worth training.
+        max_dead_groups: groups of one domain that may be lost in a row.
+        stall_s: seconds without any progress that end the run.
+    """
 
     run: str
-    group_size: int
+    batch_groups: int
+    group_sizes: Mapping[str, int]
+    weights: Mapping[str, float]
+    redundancy: RedundancyConfig
     members_needed: int
     attempts: int
     drop_zero_variance: bool
@@ -66,7 +81,7 @@ class SchedulerSnapshot:
 
 
 class RolloutScheduler:
-    """Keeps (alpha + 1) batches of groups under way.
+    """Keeps the batches that the credits allow under way.
 
     `committed` is the newest version that a routable engine has acknowledged; the caller sets it
     at each commit.
@@ -92,17 +107,27 @@ class RolloutScheduler:
         self._protocol = protocol
         self._settings = settings
         self._events = events
+        self._barrier = TurnBarrier(self._all_admitted) if protocol.lockstep else None
+        self._runner = GroupRunner(
+            managers=managers,
+            ledger=ledger,
+            keep=self._places_to_keep,
+            may_go_on=self._may_go_on,
+            barrier=self._barrier,
+            settings=GroupSettings(run=settings.run, attempts=settings.attempts),
+        )
+        self._limits = self._domain_limits()
         self._live: dict[int, LiveGroup] = {}
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
-        self._dead: Counter[Fate] = Counter()
+        self._dead: dict[str, Counter[Fate]] = {domain: Counter() for domain in managers}
         self._error: Exception | None = None
         self._admission: asyncio.Task[None] | None = None
+        self._withheld: int | None = None
         self._ended_at = 0.0
-        self.durations: deque[float] = deque(maxlen=KEPT)
         self.committed = 0
-        tasks.on_end = buffer.wake
+        tasks.on_end = self._tasks_ended
 
     # -- what others may see ---------------------------------------------------------------
 
@@ -116,6 +141,11 @@ class RolloutScheduler:
         """Trajectories ready to train, with those of the batch in hand."""
         return self._buffer.trajectories + sum(len(group.members) for group in self._in_hand)
 
+    @property
+    def durations(self) -> list[float]:
+        """Seconds of the last trajectories, cancelled ones too."""
+        return [o.seconds for outcomes in self._runner.outcomes.values() for o in outcomes]
+
     def waiting(self) -> Counter[str]:
         """How many flights wait for what."""
         return Counter(
@@ -127,31 +157,66 @@ class RolloutScheduler:
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to admit."""
         self._ended_at = now()
+        self._tasks.start(group)
         self._admission = group.create_task(self._admit(group))
 
     async def _admit(self, tasks: asyncio.TaskGroup) -> None:
         try:
             while True:
                 await self._credits.available()
-                entry = await self._tasks.next()
+                entry = await self._tasks.next(self._may_admit)
                 live = self._open_group(entry)
                 tasks.create_task(self._run_group(live))
         except Exception as error:
             self._fail(error)
 
+    def _may_admit(self, domain: str) -> bool:
+        """Whether a domain holds less than all but the others' shares of one batch."""
+        held = sum(group.domain == domain for group in self._live.values())
+        return held < self._limits.get(domain, self._credits.capacity)
+
+    def _domain_limits(self) -> dict[str, int]:
+        weights = self._settings.weights
+        return domain_limits(
+            {domain: weights[domain] for domain in self._tasks.open_domains},
+            batch_groups=self._settings.batch_groups,
+            capacity=self._credits.capacity,
+        )
+
+    def _all_admitted(self) -> bool:
+        """Nobody else will join this round."""
+        return not self._credits.free or self._tasks.exhausted
+
+    def _tasks_ended(self) -> None:
+        self._limits = self._domain_limits()
+        self._buffer.wake()
+        if self._barrier is not None:
+            self._barrier.check()
+        if len(self._tasks.closed) == len(self._managers):
+            whys = "; ".join(f"{domain}: {why}" for domain, why in self._tasks.closed.items())
+            self._fail(
+                RunStalled(
+                    f"no domain is left ({whys}); dispositions so far: "
+                    f"{describe(self._ledger.counts())}"
+                )
+            )
+
     def _open_group(self, entry: QueuedTask) -> LiveGroup:
         self._credits.take()
+        domain = entry.task.domain
         live = LiveGroup(
             id=self._next_group,
             entry=entry,
-            size=self._settings.group_size,
+            size=self._settings.group_sizes[domain],
+            spares=self._spares(domain),
         )
         self._next_group += 1
         self._live[live.id] = live
+        self._runner.prepare(live)
         self._events.emit(
             Admitted(
                 group=live.id,
-                domain=entry.task.domain,
+                domain=domain,
                 task=entry.task.key,
                 requeued=entry.requeues > 0,
                 outstanding=self._credits.outstanding,
@@ -160,9 +225,23 @@ class RolloutScheduler:
         )
         return live
 
-    def return_credits(self, groups: int) -> None:
-        """Credits of groups that are trained or gone; at resume for those of a batch."""
+    def _spares(self, domain: str) -> int:
+        redundancy = self._settings.redundancy
+        if redundancy.mode != "adaptive":
+            return redundancy.members
+        return worthwhile_spares(
+            self._runner.outcomes[domain],
+            size=self._settings.group_sizes[domain],
+            most=redundancy.members,
+        )
+
+    def _return_credits(self, groups: int) -> None:
+        """Credits of groups that are gone: at once, or at resume if a batch is in hand."""
+        if self._withheld is not None:
+            self._withheld += groups
+            return
         self._credits.give_back(groups)
+        self._tasks.wake()
         self._events.emit(
             CreditsReturned(
                 groups=groups,
@@ -171,63 +250,30 @@ class RolloutScheduler:
             )
         )
 
+    def resumed(self) -> None:
+        """Rollout goes on: the credits of the batch in hand, and of what left since, are free."""
+        if self._withheld is not None:
+            groups, self._withheld = self._withheld, None
+            self._return_credits(groups)
+
     # -- groups ----------------------------------------------------------------------------
 
     async def _run_group(self, group: LiveGroup) -> None:
         try:
-            async with asyncio.TaskGroup() as members:
-                for member in range(group.size):
-                    if group.doom is None:
-                        group.members[member] = members.create_task(self._run_member(group, member))
+            await self._runner.run(group)
         except BaseExceptionGroup as errors:
             group.condemn(Disposition.CANCELLED, "a member's task failed")
             self._fail(first_error(errors))
         self._settle(group)
 
-    async def _run_member(self, group: LiveGroup, member: int) -> None:
-        """One place of a group: attempts until one can be trained or `attempts` are used up."""
-        task = group.entry.task
-        for attempt in range(self._settings.attempts):
-            flight = Flight(
-                id=TrajectoryId(
-                    run=self._settings.run,
-                    domain=task.domain,
-                    task=task.key,
-                    group=group.id,
-                    member=member,
-                    attempt=attempt,
-                ),
-                task=task,
-                started_at=now(),
-            )
-            self._ledger.start(flight.id)
-            group.flights[member] = flight
-            try:
-                trajectory = await self._managers[task.domain].rollout(
-                    flight, may_go_on=lambda: self._may_go_on(group)
-                )
-            except BaseException:
-                del group.flights[member]
-                self.durations.append(now() - flight.started_at)
-                self._ledger.leave(
-                    flight.id,
-                    group.doom or Disposition.CANCELLED,
-                    reason=group.doom_reason,
-                    start_version=flight.start_version,
-                    elapsed_s=now() - flight.started_at,
-                    censored=True,
-                )
-                raise
-            del group.flights[member]
-            self.durations.append(trajectory.ended_at - trajectory.started_at)
-            if is_trainable(trajectory):
-                group.done[member] = trajectory
-                return
-            self._leave(trajectory, unusable_disposition(trajectory), trajectory.detail)
+    def _places_to_keep(self, group: LiveGroup) -> tuple[int, ...] | None:
+        if self._settings.redundancy.mode != "unbiased":
+            return first_to_finish(tuple(group.done), size=group.size)
+        return first_in_order(group.done, group.given_up, size=group.size, places=group.places)
 
     def _may_go_on(self, group: LiveGroup) -> bool:
         """The bound, at each turn: a group found stale is ended on the spot."""
-        if self._protocol.abort_in_flight and self._is_stale(group.start_version):
+        if self._protocol.keeps_bound and self._is_stale(group.start_version):
             group.condemn(Disposition.STALE, "stale at a turn")
         return group.doom is None
 
@@ -243,6 +289,7 @@ class RolloutScheduler:
         else:
             self._judge(group, members)
         group.ended.set()
+        self._tasks.wake()
         self._buffer.wake()
 
     def _judge(self, group: LiveGroup, members: tuple[Trajectory, ...]) -> None:
@@ -251,47 +298,49 @@ class RolloutScheduler:
             needed=self._settings.members_needed,
             drop_zero_variance=self._settings.drop_zero_variance,
         )
+        dead = self._dead[group.domain]
         if fate is Fate.READY:
-            self._dead.clear()
-            ready = Group(
-                id=group.id,
-                task=group.entry.task,
-                members=members,
-                start_version=group.start_version or 0,
-            )
-            self._entries[ready.id] = group.entry
-            self._buffer.put(ready)
-            self._events.emit(
-                GroupReady(
-                    group=ready.id,
-                    domain=ready.task.domain,
-                    members=len(members),
-                    start_version=ready.start_version,
-                )
-            )
+            dead.clear()
+            self._put(group, members)
             return
-        self._dead[fate] += 1
+        dead[fate] += 1
         if fate is Fate.FILTERED:
             self._drop(members, Disposition.FILTERED, "all scores are equal")
         else:
             self._drop(members, Disposition.INCOMPLETE_GROUP, "too few members with a score")
             if group.entry.failures < FAILED_REQUEUES:
                 self._tasks.requeue(group.entry, failed=True)
-        if self._dead.total() >= self._settings.max_dead_groups:
-            counts = ", ".join(f"{count} {fate.value}" for fate, count in self._dead.items())
-            self._fail(
-                RunStalled(
-                    f"{self._dead.total()} groups in a row could not be trained ({counts}); "
-                    f"dispositions so far: {describe(self._ledger.counts())}. Look at the reward's "
-                    "variance and the failures, or raise faults.max_dead_groups"
-                )
+        if dead.total() >= self._settings.max_dead_groups:
+            counts = ", ".join(f"{count} {fate.value}" for fate, count in dead.items())
+            self._tasks.close(
+                group.domain,
+                f"{dead.total()} groups in a row could not be trained ({counts}); look at the "
+                "reward's variance and the failures, or raise faults.max_dead_groups",
             )
 
-    def _drop(self, members: tuple[Trajectory, ...], disposition: Disposition, reason: str) -> None:
-        """Members of one group leave together, and its credit is free at once."""
+    def _put(self, group: LiveGroup, members: tuple[Trajectory, ...]) -> None:
+        ready = Group(
+            id=group.id,
+            task=group.entry.task,
+            members=members,
+            start_version=group.start_version or 0,
+        )
+        self._entries[ready.id] = group.entry
+        self._buffer.put(ready)
+        self._events.emit(
+            GroupReady(
+                group=ready.id,
+                domain=ready.task.domain,
+                members=len(members),
+                start_version=ready.start_version,
+            )
+        )
+
+    def _drop(self, members: Sequence[Trajectory], disposition: Disposition, reason: str) -> None:
+        """Members of one group leave together, and its credit is free."""
         for trajectory in members:
             self._leave(trajectory, disposition, reason)
-        self.return_credits(1)
+        self._return_credits(1)
 
     def _leave(self, trajectory: Trajectory, disposition: Disposition, reason: str = "") -> None:
         self._ledger.leave(
@@ -301,6 +350,33 @@ class RolloutScheduler:
             start_version=trajectory.start_version,
             elapsed_s=trajectory.ended_at - trajectory.started_at,
         )
+
+    # -- surplus -----------------------------------------------------------------------------
+
+    async def end_surplus(self) -> int:
+        """End the spare groups that a full batch leaves over; returns how many, when they let go.
+
+        They are not carried over, and their tasks are not tried again.
+        """
+        spare = self._settings.redundancy
+        if not spare.groups:
+            return 0
+        doomed = surplus_groups(
+            [(group.id, group.start_version) for group in self._live.values()],
+            [group.id for group in self._buffer.snapshot()],
+            count=self._credits.outstanding - (self._credits.capacity - spare.groups),
+            unbiased=spare.mode == "unbiased",
+        )
+        why = "the batch is full"
+        live = [self._live[group] for group in doomed if group in self._live]
+        for group in live:
+            group.condemn(Disposition.SURPLUS, why)
+        for group in self._buffer.evict(lambda group: group.id in doomed):
+            del self._entries[group.id]
+            self._drop(group.members, Disposition.SURPLUS, why)
+        for group in live:
+            await group.ended.wait()
+        return len(doomed)
 
     # -- staleness ---------------------------------------------------------------------------
 
@@ -313,7 +389,7 @@ class RolloutScheduler:
         doomed = [
             group
             for group in self._live.values()
-            if self._protocol.abort_in_flight
+            if self._protocol.keeps_bound
             and is_stale(group.start_version, committed=version, alpha=alpha)
         ]
         for group in doomed:
@@ -323,6 +399,8 @@ class RolloutScheduler:
         return len(doomed) + self._evict(version)
 
     def _evict(self, version: int) -> int:
+        if not self._protocol.keeps_bound:
+            return 0
         alpha = self._protocol.alpha
         evicted = self._buffer.evict(
             lambda group: is_stale(group.start_version, committed=version, alpha=alpha)
@@ -347,14 +425,26 @@ class RolloutScheduler:
                 raise self._error
             self._evict(self.committed)
             drained = not self._live and self._tasks.exhausted
-            if len(self._buffer) >= groups or (drained and len(self._buffer)):
-                self._in_hand = self._buffer.take(groups)
-                for group in self._in_hand:
-                    self._entries.pop(group.id, None)
-                return self._in_hand
+            if self._is_full(groups) or (drained and len(self._buffer)):
+                return self._take(groups)
             if drained:
                 raise OutOfTasks("every task has been trained or has left")
             await self._change_or_stall(asked_at)
+
+    def _is_full(self, groups: int) -> bool:
+        """Whether the buffer holds a batch: any groups, or those admitted first if unbiased."""
+        if len(self._buffer) < groups or self._settings.redundancy.mode != "unbiased":
+            return len(self._buffer) >= groups
+        first = sorted([*self._live, *self._buffer.ids()])[:groups]
+        return not any(group in self._live for group in first)
+
+    def _take(self, groups: int) -> tuple[Group, ...]:
+        unbiased = self._settings.redundancy.mode == "unbiased"
+        self._in_hand = self._buffer.take(groups, in_order=unbiased)
+        for group in self._in_hand:
+            self._entries.pop(group.id, None)
+        self._withheld = len(self._in_hand)
+        return self._in_hand
 
     async def _change_or_stall(self, asked_at: float) -> None:
         """Before `asked_at` rollout may have stood still by intent (a synchronous step trained)."""
@@ -423,6 +513,7 @@ class RolloutScheduler:
 
     async def stop(self) -> None:
         """Admit no more; everything that is left leaves as cancelled."""
+        self._tasks.stop()
         if self._admission is not None:
             self._admission.cancel()
         live = list(self._live.values())
@@ -432,6 +523,7 @@ class RolloutScheduler:
             await group.ended.wait()
         self.batch_left(Disposition.CANCELLED, "the run ended")
         self._entries.clear()
+        self.resumed()
         for group in self._buffer.evict(lambda _: True):
             self._drop(group.members, Disposition.CANCELLED, "the run ended")
 

@@ -1,6 +1,6 @@
 """One iteration, as the paper writes it: six steps between trainer and rollout.
 
-    1 get_batch   2 abort what becomes stale, suspend   3 update   4 resume
+    1 get_batch   2 end what is surplus or becomes stale, suspend   3 update   4 resume
     5 recompute   6 train_step, beside the resumed rollout
 
 Invariant: resume follows suspend whatever happens between; before each train_step a routable
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollart.control.deadline import now, within
+from rollart.control.evaluation_beside import EvaluationBeside
 from rollart.control.fleet import Fleet
 from rollart.control.llm_proxy import LLMProxy
 from rollart.control.protocols import ProtocolPolicy
@@ -46,6 +47,7 @@ class WeightSync:
         proxy: LLMProxy,
         fleet: Fleet,
         trainer: Trainer,
+        evaluation: EvaluationBeside,
         protocol: ProtocolPolicy,
         settings: SyncSettings,
         events: EventSink,
@@ -55,6 +57,7 @@ class WeightSync:
         self._proxy = proxy
         self._fleet = fleet
         self._trainer = trainer
+        self._evaluation = evaluation
         self._protocol = protocol
         self._settings = settings
         self._events = events
@@ -87,24 +90,29 @@ class WeightSync:
     async def _overlapped(self, step: int) -> None:
         batch = await self._get_batch(step)
         async with self._phase(step, Phase.ABORT_STALE):
+            await self._scheduler.end_surplus()
             await self._scheduler.abort_stale(self._trainer.version.number)
+        await self._evaluation.settled()
         try:
             await self._suspend(step)
             await self._update(step)
         finally:
-            await self._resume(step, len(batch))
+            await self._resume(step)
         async with asyncio.TaskGroup() as together:
             together.create_task(self._recompute(step))
             together.create_task(self._train(step, batch))
 
     async def _synchronous(self, step: int) -> None:
         batch = await self._get_batch(step)
+        async with self._phase(step, Phase.ABORT_STALE):
+            await self._scheduler.end_surplus()
+        await self._evaluation.settled()
         try:
             await self._suspend(step)
             await self._train(step, batch)
             await self._update(step)
         finally:
-            await self._resume(step, len(batch))
+            await self._resume(step)
         await self._recompute(step)
 
     # -- the steps -----------------------------------------------------------------------------
@@ -135,10 +143,11 @@ class WeightSync:
             await self._fleet.update(self._trainer.version)
             self._scheduler.committed = self._fleet.committed
 
-    async def _resume(self, step: int, groups: int) -> None:
+    async def _resume(self, step: int) -> None:
         async with self._phase(step, Phase.RESUME):
             await self._proxy.resume()
-            self._scheduler.return_credits(groups)
+            self._scheduler.resumed()
+        self._evaluation.resumed(self._fleet.committed)
 
     async def _recompute(self, step: int) -> None:
         async with self._phase(step, Phase.RECOMPUTE):

@@ -41,6 +41,10 @@ LAG_OF_ONE_BATCH: Mapping[str, int] = {"sync": 0, "sync_plus": 0, "one_off": 1}
 """Protocols that roll out one batch at a time, with the token lag that follows from it."""
 
 
+EVAL_BESIDE = 64
+"""Held-out trajectories at once beside a rollout."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -227,8 +231,14 @@ class JobConfig(Section):
         return domain.group_size or self.rollout.group_size
 
     def places_of(self, domain: DomainConfig) -> int:
-        """Trajectories of this domain that may be outstanding at once, spare members included."""
-        return self.capacity_groups * (self.group_size_of(domain) + self.redundancy.members)
+        """Trajectories of this domain that may be under way at once.
+
+        With spare members, and with those that are evaluated beside training.
+        """
+        beside = EVAL_BESIDE if self.eval.every and self.eval.tasks else 0
+        return beside + self.capacity_groups * (
+            self.group_size_of(domain) + self.redundancy.members
+        )
 
     @property
     def capacity_trajectories(self) -> int:
@@ -257,7 +267,12 @@ def broken_rules(job: JobConfig) -> list[str]:
             f"rollout.batch_groups = {rollout.batch_groups}; use "
             f"{largest_divisor(rollout.batch_groups, train.optimizer_steps)}"
         )
-    if job.alpha == protocol.alpha >= job.run.steps:
+    if protocol.name == "areal" and protocol.alpha == 0:
+        problems.append(
+            'protocol.alpha = 0: protocol.name = "areal" overlaps training and rollout, which '
+            'needs a bound of at least 1; use protocol.alpha = 1, or protocol.name = "sync_plus"'
+        )
+    if job.run.steps <= job.alpha == protocol.alpha > 0:
         problems.append(
             f"protocol.alpha = {protocol.alpha}: a run of run.steps = {job.run.steps} never "
             f"reaches that lag; use protocol.alpha = {max(job.run.steps - 1, 0)} or less"
@@ -266,6 +281,11 @@ def broken_rules(job: JobConfig) -> list[str]:
         problems.append(
             f"train.microbatch_tokens = {train.microbatch_tokens}: must hold one sequence of "
             f"model.context = {job.model.context}; use {job.model.context} or more"
+        )
+    if job.eval.every and not job.eval.tasks:
+        problems.append(
+            f"eval.every = {job.eval.every}: there are no held-out tasks to evaluate on; use "
+            "eval.tasks = 64, or leave eval.every out"
         )
     problems.extend(_placement_rules(job))
     problems.extend(_redundancy_rules(job))
