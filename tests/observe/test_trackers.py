@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from rollart.core.events import Evaluated, Stamped, StepTrained
-from rollart.observe.trackers import BackgroundTracker, JsonlTracker, MetricsFeed, Point
+from rollart.observe.background import BackgroundTracker
+from rollart.observe.points import Point
+from rollart.observe.trackers import JsonlTracker, MetricsFeed, TrackerGroup
 
 Run = Callable[..., list[Stamped]]
 
@@ -148,7 +150,8 @@ def test_a_tracker_that_cannot_be_made_or_raises_is_told_of_once_a_minute() -> N
 def test_a_tracker_that_blocks_for_ever_does_not_keep_the_program_from_ending() -> None:
     program = """
 import threading
-from rollart.observe.trackers import BackgroundTracker, Point
+from rollart.observe.background import BackgroundTracker
+from rollart.observe.points import Point
 
 def block():
     threading.Event().wait()
@@ -176,3 +179,59 @@ def test_a_point_that_a_tracker_refuses_is_lost_alone() -> None:
     assert [p.at for p in kept.points] == [0, 2, 4, 6, 8]
     assert tracker.lost == 5
     assert any("steps must be even" in line for line in said)
+
+
+class Broken(Exception):
+    pass
+
+
+def unmakeable() -> Kept:
+    raise Broken("at init")
+
+
+def raising() -> Kept:
+    def refuse(_: Point) -> None:
+        raise Broken("on log")
+
+    return Kept(refuse)
+
+
+def blocking() -> Kept:
+    return Kept(lambda _: time.sleep(60))
+
+
+@pytest.mark.parametrize("bad", [unmakeable, raising, blocking])
+def test_no_broken_tracker_slows_the_others_or_costs_the_local_file_a_point(
+    tmp_path: Path, synthetic_run: Run, bad: Callable[[], Kept]
+) -> None:
+    good, said = Kept(), list[str]()
+    group = TrackerGroup(
+        {"metrics": lambda: JsonlTracker(tmp_path / "m.jsonl"), "bad": bad, "good": lambda: good},
+        warn=said.append,
+    )
+    feed = MetricsFeed(group)
+    began = time.perf_counter()
+    events = synthetic_run(steps=100)
+    made = time.perf_counter()
+    for stamped in events:
+        feed.take(stamped)
+        if isinstance(stamped.event, StepTrained):
+            time.sleep(0.001)
+    assert time.perf_counter() - made < 2.0
+    group.close(wait_s=0.5)
+    assert time.perf_counter() - began < 5.0
+    train = [row["step"] for row in rows(tmp_path / "m.jsonl") if row["series"] == "train"]
+    assert train == [p.at for p in good.points if p.series == "train"] == list(range(100))
+    assert said
+    assert all("tracker bad: " in line for line in said)
+    # A warning a minute of the run's time, and one at the end.
+    minutes = (events[-1].time - events[0].time) / 60
+    assert len(said) <= minutes + 2
+
+
+def test_trackers_share_the_time_to_finish() -> None:
+    group = TrackerGroup({f"stuck-{n}": blocking for n in range(3)}, warn=lambda _: None)
+    group.log(point(0))
+    began = time.perf_counter()
+    group.close(wait_s=0.3)
+    assert time.perf_counter() - began < 0.8
