@@ -50,4 +50,8 @@ class WandbTracker:
             self._run.log({axis: point.at, "time": point.time, **values})
 
     def close(self) -> None:
+        import wandb
+
         self._run.finish()
+        # The file is written by a process of its own, whole only once that process has ended.
+        wandb.teardown()
