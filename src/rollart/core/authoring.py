@@ -7,7 +7,7 @@ through the `Environment` and `Reward` ports. Methods may be plain or `async`.
 import inspect
 import math
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 from rollart.core.types import (
     Message,
@@ -29,6 +29,8 @@ class UserEnvironment(Protocol):
         heldout_tasks(count, seed, **options) -> Sequence[Task payload]: tasks for evaluation,
             distinct and never met in training.
         baselines(tasks, **options) -> Mapping[str, float]: success of simple policies on them.
+
+    An environment that needs the agent's tool calls is a `UserMessageEnvironment`.
     """
 
     def reset(self, task: Task, seed: int) -> Observation | str | Awaitable[Observation | str]:
@@ -38,6 +40,25 @@ class UserEnvironment(Protocol):
     def step(self, action: str) -> StepResult | Awaitable[StepResult]:
         """Act; `action` is the agent's text."""
         ...
+
+
+class UserMessageEnvironment(Protocol):
+    """As `UserEnvironment`, but `step` takes the agent's whole message, tool calls and all."""
+
+    wants_message: ClassVar[Literal[True]]
+
+    def reset(self, task: Task, seed: int) -> Observation | str | Awaitable[Observation | str]:
+        """Begin an episode; the tools are declared on one of the messages (`Message.tools`)."""
+        ...
+
+    def step(self, action: Message) -> StepResult | Awaitable[StepResult]:
+        """Act; calls are answered by messages of role `tool` that carry their `tool_call_id`."""
+        ...
+
+
+def wants_message(environment: object) -> bool:
+    """Whether the environment's `step` takes the agent's whole message instead of its text."""
+    return bool(getattr(environment, "wants_message", False))
 
 
 def as_observation(value: object) -> Observation:

@@ -50,13 +50,27 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as it is declared to the model; `parameters` is a JSON schema as JSON text."""
+
+    name: str
+    description: str
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of the conversation between environment and agent."""
+    """One message of the conversation between environment and agent.
+
+    `content` of an assistant's message is all that it wrote, tool calls included; `tool_calls` are
+    those calls, read. `tools` are declared with the message: one of the first of an episode.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

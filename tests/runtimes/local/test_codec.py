@@ -24,6 +24,7 @@ from rollart.core.types import (
     StopReason,
     Task,
     ToolCall,
+    ToolSpec,
     TrainBatch,
     TrainStats,
     Trajectory,
@@ -43,6 +44,9 @@ MESSAGES = st.builds(
         tuple
     ),
     tool_call_id=st.none() | TEXT,
+    tools=st.lists(
+        st.builds(ToolSpec, name=TEXT, description=TEXT, parameters=TEXT), max_size=2
+    ).map(tuple),
 )
 OBSERVATIONS = st.builds(
     Observation,

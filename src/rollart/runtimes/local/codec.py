@@ -33,6 +33,7 @@ from rollart.core.types import (
     StopReason,
     Task,
     ToolCall,
+    ToolSpec,
     TrainBatch,
     TrainStats,
     Trajectory,
@@ -72,17 +73,18 @@ def unpack_task(packed: Packed) -> Task:
 
 def pack_observation(observation: Observation) -> Packed:
     """Raises `TypeError` when a message holds something other than text."""
-    return (tuple(map(_pack_message, observation.messages)), tuple(observation.attachments))
+    return (tuple(map(pack_message, observation.messages)), tuple(observation.attachments))
 
 
 def unpack_observation(packed: Packed) -> Observation:
     messages, attachments = packed
     return Observation(
-        messages=tuple(map(_unpack_message, messages)), attachments=tuple(attachments)
+        messages=tuple(map(unpack_message, messages)), attachments=tuple(attachments)
     )
 
 
-def _pack_message(message: Message) -> Packed:
+def pack_message(message: Message) -> Packed:
+    """Raises `TypeError` when it is no message or its content is no text."""
     if not isinstance(message, Message):
         raise TypeError(f"a message is {type(message).__name__}; use a rollart Message")
     if not isinstance(message.content, str):
@@ -92,16 +94,20 @@ def _pack_message(message: Message) -> Packed:
         message.content,
         _pack_tool_calls(message.tool_calls),
         message.tool_call_id,
+        tuple((tool.name, tool.description, tool.parameters) for tool in message.tools),
     )
 
 
-def _unpack_message(packed: Packed) -> Message:
-    role, content, tool_calls, tool_call_id = packed
+def unpack_message(packed: Packed) -> Message:
+    role, content, tool_calls, tool_call_id, tools = packed
     return Message(
         role=role,
         content=content,
         tool_calls=_unpack_tool_calls(tool_calls),
         tool_call_id=tool_call_id,
+        tools=tuple(
+            ToolSpec(name=name, description=text, parameters=schema) for name, text, schema in tools
+        ),
     )
 
 

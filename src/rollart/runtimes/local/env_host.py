@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rollart.core.authoring import UserEnvironment, as_observation
+from rollart.core.authoring import as_observation, wants_message
 from rollart.core.errors import FailureKind
 from rollart.core.types import StepResult
 from rollart.process.serve import ChildPort
@@ -20,6 +20,7 @@ from rollart.runtimes.local.codec import (
     Packed,
     pack_observation,
     pack_step_result,
+    unpack_message,
     unpack_task,
 )
 from rollart.runtimes.local.user_code import Caller, describe, load, show_prints_at_once
@@ -53,7 +54,8 @@ class EnvironmentHost:
     def __init__(self, environment: Any, options: Mapping[str, Any]) -> None:
         self._environment = environment
         self._options = options
-        self._instances: dict[int, UserEnvironment] = {}
+        self._whole_message = wants_message(environment)
+        self._instances: dict[int, Any] = {}
         self._caller = Caller()
 
     def perform(self, place: int, operation: int, *args: Any) -> Packed:
@@ -61,8 +63,9 @@ class EnvironmentHost:
         kind = FailureKind.ENV_RESET if operation == RESET else FailureKind.ENV_STEP
         try:
             if operation == STEP:
-                instance = self._instances[place]
-                result = self._caller.call(instance.step, *args)
+                message = unpack_message(*args)
+                action = message if self._whole_message else message.content
+                result = self._caller.call(self._instances[place].step, action)
                 return (True, pack_step_result(fit_step_result(result)))
             kind = FailureKind.ENV_OPEN
             instance = self._instance(place)
@@ -74,7 +77,7 @@ class EnvironmentHost:
             self._instances.pop(place, None)
             return (False, kind.value, describe(error))
 
-    def _instance(self, place: int) -> UserEnvironment:
+    def _instance(self, place: int) -> Any:
         if place not in self._instances:
             self._instances[place] = self._environment(**self._options)
         return self._instances[place]

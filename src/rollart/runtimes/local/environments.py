@@ -20,6 +20,7 @@ from rollart.process.child import Child
 from rollart.process.errors import ProcessError
 from rollart.runtimes.local.codec import (
     Packed,
+    pack_message,
     pack_task,
     unpack_observation,
     unpack_step_result,
@@ -168,7 +169,7 @@ class Episode:
         self._lane: Lane | None = None  # where the episode's state is
         self._job: Job | None = None
         self._begun: tuple[Packed, int] | None = None
-        self._actions: list[str] = []
+        self._actions: list[Packed] = []
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin the episode. Raises `EnvironmentFailed`, with a kind."""
@@ -177,9 +178,10 @@ class Episode:
         return unpack_observation(await self._operate(RESET, *self._begun))
 
     async def step(self, action: Message) -> StepResult:
-        """Act with the message's text. Raises `EnvironmentFailed`, with a kind."""
-        result = await self._operate(STEP, action.content)
-        self._actions.append(action.content)
+        """Act with the agent's message. Raises `EnvironmentFailed`, with a kind."""
+        packed = pack_message(action)
+        result = await self._operate(STEP, packed)
+        self._actions.append(packed)
         return unpack_step_result(result)
 
     def kill(self) -> None:
