@@ -73,6 +73,15 @@ class EnvironmentFailed(TrajectoryFailure):
     """An environment raised; it may be used no more."""
 
 
+class WorkerFailed(RollartError):
+    """A worker of a cluster died, did not answer in time, or its code raised."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(f"worker {worker}: {reason}")
+        self.worker = worker
+        self.reason = reason
+
+
 class WeightSyncFailed(RollartError):
     """No routable engine could take the trainer's version before the deadline."""
 

@@ -26,6 +26,20 @@ class Phase(StrEnum):
     PUBLISH = "publish"
 
 
+class Work(StrEnum):
+    """What a device can be busy with."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+    REBUILD = "rebuild"
+    UPDATE = "update"
+    TRAIN = "train"
+    PUBLISH = "publish"
+    SCORE = "score"
+    SAVE = "save"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     schema: int
@@ -226,7 +240,10 @@ class PhaseEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBusy:
-    """A device worked from `begin` to `end` (loop time) on one kind of work."""
+    """A device worked from `begin` to `end` (loop time) on one kind of `Work`.
+
+    `work` is text, so that a log stays readable when a kind is added.
+    """
 
     device: str
     hardware: str

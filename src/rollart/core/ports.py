@@ -269,7 +269,44 @@ class TaskSource(Protocol):
     def restore(self, position: int) -> None: ...
 
 
-class Launcher(Protocol):
+class WorkerHandle(Protocol):
+    """A user's class at work in a process of its own."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def hardware(self) -> str: ...
+
+    async def call(
+        self, method: str, args: Sequence[object], kwargs: Mapping[str, object], *, seconds: float
+    ) -> object:
+        """Call a method of it and return its result; both are JSON values (and bytes).
+
+        Raises `WorkerFailed`: it is gone, its code raised, or it did not answer in time, in which
+        case it is killed.
+        """
+        ...
+
+    async def wait_dead(self) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+class Workers(Protocol):
+    """Spawns workers of users' classes."""
+
+    async def worker(
+        self, binding: Binding, path: str, options: Mapping[str, object]
+    ) -> WorkerHandle:
+        """A worker of the class at `path` (``module:name``), made with these keywords.
+
+        Raises `WorkerFailed` when it cannot be started.
+        """
+        ...
+
+
+class Launcher(Workers, Protocol):
     """Spawns a role's workers on a binding. What it spawned ends when it is closed."""
 
     async def engine(self, binding: Binding) -> Engine: ...
@@ -282,6 +319,12 @@ class Launcher(Protocol):
 
     async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
         """At most `count` distinct tasks that training never meets."""
+        ...
+
+    async def baselines(
+        self, domain: str, heldout: Sequence[Task]
+    ) -> tuple[tuple[str, float], ...]:
+        """Success of the domain's simple policies on these tasks; empty if it names none."""
         ...
 
     async def reward(self, domain: str) -> Reward: ...

@@ -125,5 +125,3 @@ def _role(role: Role | str) -> Role:
         return Role(role)
     except ValueError:
         raise ConfigError(f"role = {role!r}: unknown; use {', '.join(Role)}") from None
-
-

@@ -48,7 +48,7 @@ class Wish:
         """The wish in a word."""
         if self.hardware is not None:
             return self.hardware
-        return DEFAULT_KIND[self.role] if self.role in DEFAULT_KIND else LOCAL
+        return DEFAULT_KIND.get(self.role, LOCAL)
 
     @property
     def said(self) -> str:

@@ -45,9 +45,7 @@ def make_pools(given: Mapping[str, Iterable[int]]) -> tuple[Pool, ...]:
 
 def _slots(name: str, given: Iterable[int]) -> tuple[int, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(
-            f"pools[{name!r}] = {given!r}: must be numbers of slots; use range(0, 8)"
-        )
+        raise ConfigError(f"pools[{name!r}] = {given!r}: must be numbers of slots; use range(0, 8)")
     slots = tuple(given)
     if not slots:
         raise ConfigError(f"pools[{name!r}]: has no slot; leave it out or use range(0, 8)")

@@ -4,11 +4,14 @@ Blocks in user code (importing a module may do anything); its owner gives each q
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollart.core.authoring import environment_misfit, reward_misfit
+from rollart.data.decorators import declared_by
 from rollart.process.serve import ChildPort, serve
+from rollart.runtimes.local.serverless import OPENERS, split_url, unsupported
 from rollart.runtimes.local.user_code import describe, load
 
 ENTRY = "rollart.runtimes.local.inspect_host:entry"
@@ -41,8 +44,39 @@ def environment(path: str, options: Mapping[str, Any], per_process: int) -> str 
 
 
 def reward(path: str) -> str | None:
-    """Whether the object at `path` can score a trajectory."""
-    return _problem(path, reward_misfit)
+    """Whether the function or `Reward` class at `path` can score a trajectory."""
+    return _problem(split_url(path)[1], _reward_problem)
+
+
+def _reward_problem(found: Any) -> str | None:
+    if not inspect.isclass(found):
+        return reward_misfit(found)
+    compute = getattr(found, "compute_rewards", None)
+    if not callable(compute):
+        return "has no method compute_rewards(trajectory)"
+    try:
+        inspect.signature(compute).bind(None, None)
+    except TypeError:
+        return "has a method compute_rewards that does not take (trajectory)"
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        return f"cannot be made without arguments: {error}"
+    for name, declared in declared_by(found).items():
+        for one in declared.serverless:
+            problem = _url_problem(one.url)
+            if problem is not None:
+                return f"{name} is registered at serverless_url = {one.url!r}: {problem}"
+    return None
+
+
+def _url_problem(url: str) -> str | None:
+    scheme, path = split_url(url)
+    if scheme not in OPENERS:
+        return unsupported(url)
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", path):
+        return "has no function; use local://module:function"
+    return _problem(path, lambda found: None if callable(found) else "is no function")
 
 
 def maker(path: str) -> str | None:

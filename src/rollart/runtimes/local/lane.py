@@ -20,6 +20,9 @@ from rollart.runtimes.local.remote import in_a_line
 METHOD = "job"
 """Name under which every job is sent; the child answers each with one event, in order."""
 
+ASK = "ask"
+"""First element of an event that is no answer: the child needs something for the job at hand."""
+
 
 class LaneLost(Exception):
     """The child is gone.
@@ -44,15 +47,17 @@ class Job:
         answer: the child's answer or `LaneLost`; cancelled when whoever waited was.
         over: the child no longer works on it, whatever became of `answer`.
         on_over: called once when it is over.
+        on_ask: takes what the child asks for while it works on this job.
     """
 
-    __slots__ = ("answer", "limit_s", "on_over", "over")
+    __slots__ = ("answer", "limit_s", "on_ask", "on_over", "over")
 
     def __init__(self, answer: asyncio.Future[Packed], limit_s: float) -> None:
         self.answer = answer
         self.limit_s = limit_s
         self.over = False
         self.on_over: Callable[[], None] | None = None
+        self.on_ask: Callable[[Packed], None] | None = None
 
     def end(self) -> None:
         self.over = True
@@ -142,6 +147,11 @@ class Lane:
             self._lose(f"no answer within {limit:g} s; its process was killed", overran=True)
 
     def _on_answer(self, value: Packed) -> None:
+        if value[0] == ASK:
+            on_ask = self._jobs[0].on_ask
+            if on_ask is not None:
+                on_ask(value)
+            return
         job = self._jobs.popleft()
         took = self._loop.time() - self._head_since
         self.service_s += 0.2 * (took - self.service_s)

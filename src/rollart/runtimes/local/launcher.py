@@ -9,7 +9,7 @@ waits until it has been made, once.
 import asyncio
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from rollart.core.ports import (
     Reward,
     TaskSource,
     Trainer,
+    WorkerHandle,
 )
 from rollart.core.types import Task
 from rollart.process.child import Child
@@ -35,6 +36,7 @@ from rollart.process.spawn import spawn
 from rollart.runtimes.local import (
     engine_child,
     env_host,
+    function_host,
     reward_host,
     task_host,
     tasks,
@@ -46,16 +48,19 @@ from rollart.runtimes.local.engine import EngineLimits, LocalEngine
 from rollart.runtimes.local.engine_child import EngineChildConfig
 from rollart.runtimes.local.env_host import EnvHostConfig
 from rollart.runtimes.local.environments import EnvironmentLimits, LocalEnvironments
+from rollart.runtimes.local.lane_pool import MOST_CHILDREN
 from rollart.runtimes.local.models import prepared_model
 from rollart.runtimes.local.preflight import preflight
 from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_host import RewardHostConfig
-from rollart.runtimes.local.rewards import MOST_CHILDREN, LocalReward
+from rollart.runtimes.local.rewards import LocalReward
+from rollart.runtimes.local.serverless import Serverless, ServerlessReward, split_url
 from rollart.runtimes.local.task_host import TaskHostConfig
 from rollart.runtimes.local.tasks import ForkTasks
 from rollart.runtimes.local.trainer import LocalTrainer, TrainerLimits
 from rollart.runtimes.local.trainer_child import TrainerChildConfig
-from rollart.runtimes.local.warm_forks import WarmForks
+from rollart.runtimes.local.warm_forks import NEVER_SILENT_S, WarmForks
+from rollart.runtimes.local.workers import LocalWorkers
 
 if TYPE_CHECKING:
     from rollart.backends.weights.shm import SharedMemoryWeightStore
@@ -106,6 +111,8 @@ class LocalLauncher:
         self._replayable: dict[str, bool] = {}
         self._heldout: dict[tuple[str, int], tuple[Task, ...]] = {}
         self._opened: list[Engine | Trainer | Environments | Reward] = []
+        self._serverless = Serverless(self._spawn_function)
+        self._user_workers = LocalWorkers(python_path=python_path, logs=self._logs, run_id=run_id)
         self._workers: set[str] = set()
         allow_descriptors(_DESCRIPTORS_BESIDE + _DESCRIPTORS_A_CHILD * most_children(job))
 
@@ -191,11 +198,15 @@ class LocalLauncher:
 
     async def reward(self, domain: str) -> Reward:
         """The domain's scorers."""
-        config, forks = RewardHostConfig(reward=self._domain(domain).reward), self._forks[domain]
+        path, limit_s = self._domain(domain).reward, self._job.timeouts.reward_s
+        if "://" in path:
+            return ServerlessReward(self._serverless.open(path), limit_s=limit_s)
+        config, forks = RewardHostConfig(reward=path, hardware=POOL), self._forks[domain]
         reward = LocalReward(
             domain,
             lambda name: forks.fork(reward_host.ENTRY, config, name=name),
-            limit_s=self._job.timeouts.reward_s,
+            limit_s=limit_s,
+            serverless=self._serverless,
         )
         self._opened.append(reward)
         return reward
@@ -234,10 +245,16 @@ class LocalLauncher:
 
         return HfChatRenderer.load(await self.model_directory())
 
+    async def worker(
+        self, binding: Binding, path: str, options: Mapping[str, object]
+    ) -> WorkerHandle:
+        """A worker of a user's class. Raises `WorkerFailed`."""
+        return await self._user_workers.worker(binding, path, options)
+
     async def close(self) -> None:
         """End every child, within seconds, and remove the weights from shared memory."""
         async with asyncio.TaskGroup() as group:
-            for part in self._opened:
+            for part in (*self._opened, self._serverless, self._user_workers):
                 group.create_task(part.close())
         async with asyncio.TaskGroup() as group:
             for forks in self._forks.values():
@@ -253,7 +270,8 @@ class LocalLauncher:
         return next(domain for domain in self._job.domains if domain.tag == tag)
 
     def _domain_forks(self, domain: DomainConfig) -> WarmForks:
-        modules = (domain.environment.partition(":")[0], domain.reward.partition(":")[0])
+        paths = (domain.environment, split_url(domain.reward)[1])
+        modules = tuple(path.partition(":")[0] for path in paths)
         return WarmForks(
             name=domain.tag,
             modules=modules,
@@ -311,6 +329,18 @@ class LocalLauncher:
         sweep_abandoned(root)
         self._store = SharedMemoryWeightStore(root, self.run_id)
 
+    async def _spawn_function(self, path: str, name: str) -> Child:
+        return await spawn(
+            function_host.ENTRY,
+            path,
+            name=name,
+            env=self._env,
+            inherit_env=False,
+            python_path=self._python_path,
+            heartbeat_timeout=NEVER_SILENT_S,
+            log_file=self._logs / f"{name.rpartition('-')[0]}.log",
+        )
+
     async def _spawn(self, entry: str, config: object, worker: str) -> Child:
         child = await spawn(
             entry,
@@ -353,7 +383,7 @@ def weights_root(run_directory: Path) -> Path:
 def most_children(job: JobConfig) -> int:
     """Children that may live at once."""
     domains = sum(
-        -(-job.places_of(domain) // domain.envs_per_process) + MOST_CHILDREN + 3
+        -(-job.places_of(domain) // domain.envs_per_process) + 2 * MOST_CHILDREN + 3
         for domain in job.domains
     )
     return domains + sum(job.engine_counts.values()) + 2

@@ -1,59 +1,64 @@
 """Rewards of one domain in killable children: the control side.
 
-Owns between one and `most` children, as many as the load asks for. Invariant: every call ends with
-a verdict; one that overruns, raises or kills its process is "no verdict" with the reason, and costs
-no other call. Who waits on whom: a call waits for a child with room, and in it for the calls before
-it, each of which ends by its own deadline.
+Owns a pool of children that judge. Invariant: every call ends with a verdict; one that overruns,
+raises or kills its process is "no verdict" with the reason, and costs no other call. A reward class
+may ask for serverless functions while it judges: those calls run beside it, end with it at the
+latest, and their deadline is what is left of its own.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
-from rollart.core.errors import FailureKind
+from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
-from rollart.process.errors import ProcessError
-from rollart.runtimes.local.codec import pack_trajectory, unpack_verdict
-from rollart.runtimes.local.lane import Lane, LaneLost, wait_until_gone
+from rollart.process.errors import ChildDied, ProcessError
+from rollart.runtimes.local.codec import Packed, pack_trajectory, unpack_verdict
+from rollart.runtimes.local.lane import Lane, LaneLost
+from rollart.runtimes.local.lane_pool import MOST_CHILDREN, LanePool
 from rollart.runtimes.local.remote import in_a_line
-
-MOST_CHILDREN = 8
-"""Default bound on children of one domain."""
+from rollart.runtimes.local.reward_asks import ANSWER
+from rollart.runtimes.local.serverless import Serverless, ServerlessFailed
+from rollart.runtimes.local.values import pack_value, unpack_value
 
 LOSSES_BORNE = 20
 """How often one call may lose its child to others before it ends without a verdict."""
 
+GRACE = 0.25
+"""Share of its deadline by which a judge that asks elsewhere may be later than what it asks."""
+
 _DEPTH = 4  # quick calls that may be queued in one child, so that it never waits for the owner
-_QUICK_S = 0.01  # mean seconds under which a call counts as quick
-_BACKLOG_S = 0.1  # seconds that quick calls may wait before another child is started
-_IDLE_S = 30.0  # seconds without work after which a child but the last is ended
-_CLOSE_S = 5.0
 
 ForkScorer = Callable[[str], Awaitable[Child]]
 """Forks a child that runs `reward_host.entry`, under the given name."""
 
 
 class LocalReward:
-    """The `Reward` port for one domain."""
+    """The `Reward` port for one domain.
+
+    Args:
+        serverless: functions that the reward class may ask for; None where it asks for none.
+    """
 
     def __init__(
-        self, domain: str, fork: ForkScorer, *, limit_s: float, most: int = MOST_CHILDREN
+        self,
+        domain: str,
+        fork: ForkScorer,
+        *,
+        limit_s: float,
+        most: int = MOST_CHILDREN,
+        serverless: Serverless | None = None,
     ) -> None:
-        self._domain = domain
-        self._fork = fork
+        self._pool = LanePool(f"{domain}-reward", fork, most=most, depth=_DEPTH)
         self._limit_s = limit_s
-        self._most = most
-        self._lanes: list[Lane] = []
-        self._forking = False
-        self._started = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._closed = False
+        self._serverless = serverless
 
     @property
     def processes(self) -> int:
         """Children that live now."""
-        return sum(lane.lost is None for lane in self._lanes)
+        return self._pool.processes
 
     async def score(self, trajectory: Trajectory) -> Verdict:
         """The user's verdict, or none with the reason."""
@@ -61,12 +66,7 @@ class LocalReward:
         reason = ""
         for _ in range(LOSSES_BORNE):
             try:
-                lane = await self._lane_with_room()
-                job = lane.submit(packed, limit_s=self._limit_s)
-                job.on_over = self._wake_one
-                if _has_room(lane):
-                    self._wake_one()
-                answer = await job.answer
+                answer = await self._judged(packed)
             except ProcessError as error:
                 return no_verdict(f"the reward cannot be started: {in_a_line(error)}")
             except LaneLost as lost:
@@ -78,70 +78,60 @@ class LocalReward:
                 continue
             if answer[0]:
                 return unpack_verdict(answer[1])
-            return no_verdict(answer[1])
+            return no_verdict(answer[1], FailureKind(answer[2]))
         return no_verdict(f"crash: lost its process {LOSSES_BORNE} times, last: {reason}")
 
     async def close(self) -> None:
         """Kill every child and wait until they are gone, 5 s at most."""
-        self._closed = True
-        await wait_until_gone(self._lanes, _CLOSE_S)
-        while self._waiters:
-            self._wake_one()
+        await self._pool.close()
 
-    async def _lane_with_room(self) -> Lane:
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._closed:
-                raise ProcessError("the reward is closed")
-            self._drop_idle(loop.time())
-            lane = min(self._lanes, key=lambda lane: lane.waiting, default=None)
-            if lane is not None and _has_room(lane):
-                return lane
-            # One fork at a time: meanwhile the first answers show whether more are needed.
-            if not self._forking and len(self._lanes) < self._most and self._is_behind(lane):
-                return await self._new_lane()
-            waiter: asyncio.Future[None] = loop.create_future()
-            self._waiters.append(waiter)
+    async def _judged(self, packed: Packed) -> Packed:
+        """The child's answer, while what it asks for is served."""
+        if self._serverless is None:
+            _, job = await self._pool.submit(packed, limit_s=lambda: self._limit_s, on_ask=None)
+            return await job.answer
+        limit_s = self._limit_s * (1 + GRACE)
+        lost: LaneLost | None = None
+        answer: Packed = None
+        async with asyncio.TaskGroup() as group:
+            asked: list[asyncio.Task[None]] = []
+            lane: Lane | None = None
+
+            def on_ask(ask: Packed) -> None:
+                assert lane is not None  # a child asks only once it has been sent the job
+                asked.append(group.create_task(self._serve(lane, ask)))
+
             try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
-                    self._wake_one()
-                raise
+                lane, job = await self._pool.submit(packed, limit_s=lambda: limit_s, on_ask=on_ask)
+                try:
+                    answer = await job.answer
+                finally:
+                    job.on_ask = partial(_refuse, lane)
+            except LaneLost as error:
+                lost = error
+            for task in asked:
+                task.cancel()
+        if lost is not None:
+            raise lost
+        return answer
 
-    def _drop_idle(self, now: float) -> None:
-        """Forget lost children, and end all but the first that had nothing to do for long."""
-        for lane in self._lanes[1:]:
-            if lane.waiting == 0 and now - lane.idle_since > _IDLE_S:
-                lane.kill("it was not needed any more")
-        self._lanes = [lane for lane in self._lanes if lane.lost is None]
-
-    def _is_behind(self, emptiest: Lane | None) -> bool:
-        """Whether one more child would be worth its while."""
-        if emptiest is None or not _is_quick(emptiest):
-            return True
-        backlog = emptiest.waiting + len(self._waiters) / len(self._lanes)
-        return backlog * emptiest.service_s > _BACKLOG_S
-
-    async def _new_lane(self) -> Lane:
-        self._forking = True
-        self._started += 1
+    async def _serve(self, lane: Lane, ask: Packed) -> None:
+        """Call one function for the child at the head of this lane, and tell it the outcome."""
+        assert self._serverless is not None
+        _, _, url, args, kwargs = ask
+        seconds = max(self._limit_s - lane.working_s, 0.0)
         try:
-            lane = Lane(await self._fork(f"{self._domain}-reward-{self._started}"))
-        finally:
-            self._forking = False
-            self._wake_one()
-        self._lanes.append(lane)
-        if self._closed:  # meanwhile
-            lane.kill("it was closed")
-        return lane
-
-    def _wake_one(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+            value = await self._serverless.open(url).call(
+                unpack_value(args), unpack_value(kwargs), seconds=seconds
+            )
+            _tell(lane, ask, True, pack_value(value))
+        except ServerlessFailed as failed:
+            _tell(lane, ask, False, str(failed), overran=failed.overran)
+        except ConfigError as error:
+            _tell(lane, ask, False, str(error))
+        except asyncio.CancelledError:
+            _refuse(lane, ask)
+            raise
 
 
 def no_verdict(reason: str, failure: FailureKind = FailureKind.REWARD_ERROR) -> Verdict:
@@ -149,10 +139,11 @@ def no_verdict(reason: str, failure: FailureKind = FailureKind.REWARD_ERROR) -> 
     return Verdict(score=None, reason=reason, failure=failure)
 
 
-def _is_quick(lane: Lane) -> bool:
-    """Whether its calls have been short so far and the present one is not far longer."""
-    return 0 < lane.service_s < _QUICK_S and lane.working_s < 5 * _QUICK_S
+def _refuse(lane: Lane, ask: Packed) -> None:
+    _tell(lane, ask, False, "nobody waits for this verdict any more")
 
 
-def _has_room(lane: Lane) -> bool:
-    return lane.waiting < (_DEPTH if _is_quick(lane) else 1)
+def _tell(lane: Lane, ask: Packed, ok: bool, value: Packed, *, overran: bool = False) -> None:
+    if lane.lost is None:
+        with suppress(ChildDied):  # in this very turn of the loop
+            lane.child.cast(ANSWER, ask[1], ok, value, overran)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rollart.core.config import TrainConfig
+from rollart.core.events import Work
 from rollart.process.serve import ChildPort, serve
 from rollart.runtimes.local.busy import BusyLog
 from rollart.runtimes.local.codec import (
@@ -51,34 +52,34 @@ def entry(port: ChildPort, config: Any) -> None:
 
     settings = msgspec.convert(config, TrainerChildConfig)
     compute_on_one_thread()
-    work = Work(port)
+    device = Device(port)
     trainer = TorchTrainer(
         settings.model,
         TrainConfig.model_validate(settings.train),
         policy=settings.policy,
         temperatures=settings.temperatures,
         seed=settings.seed,
-        progress=work.progress,
+        progress=device.progress,
     )
     trainer.load()
     store = SharedMemoryWeightStore(settings.weights, settings.run)
-    serve(port, TrainerCommands(trainer, store, settings.keep, work).handlers)
+    serve(port, TrainerCommands(trainer, store, settings.keep, device).handlers)
     end_at_once()
 
 
-class Work:
+class Device:
     """Tells the owner what this device is busy with, as it goes on."""
 
     def __init__(self, port: ChildPort) -> None:
         self._port = port
         self._busy = BusyLog()
-        self._name = ""
+        self._work = Work.TRAIN
         self._since = 0.0
 
     @contextmanager
-    def on(self, name: str) -> Iterator[None]:
+    def on(self, work: Work) -> Iterator[None]:
         """Everything within is one kind of work."""
-        self._name, self._since = name, time.monotonic()
+        self._work, self._since = work, time.monotonic()
         try:
             yield
         finally:
@@ -93,7 +94,7 @@ class Work:
 
     def _note(self) -> None:
         now = time.monotonic()
-        self._busy.add(self._name, self._since, now)
+        self._busy.add(self._work.value, self._since, now)
         self._since = now
 
 
@@ -101,12 +102,12 @@ class TrainerCommands:
     """What the owner may ask."""
 
     def __init__(
-        self, trainer: "TorchTrainer", store: "SharedMemoryWeightStore", keep: int, work: Work
+        self, trainer: "TorchTrainer", store: "SharedMemoryWeightStore", keep: int, device: Device
     ) -> None:
         self._trainer = trainer
         self._store = store
         self._keep = keep
-        self._work = work
+        self._device = device
         self.handlers: dict[str, Callable[..., Packed]] = {
             "train_step": self.train_step,
             "publish": self.publish,
@@ -115,21 +116,21 @@ class TrainerCommands:
         }
 
     def train_step(self, batch: Packed) -> Packed:
-        with self._work.on("train"):
+        with self._device.on(Work.TRAIN):
             return pack_stats(self._trainer.train_step(unpack_batch(batch)))
 
     def publish(self) -> int:
         """Commit the present version, then drop those that nobody may need any more."""
-        with self._work.on("publish"):
+        with self._device.on(Work.PUBLISH):
             version = self._trainer.publish(self._store)
             self._store.collect(self._keep)
             return version.number
 
     def score(self, trajectories: list[Packed], temperature: float) -> Packed:
-        with self._work.on("score"):
+        with self._device.on(Work.SCORE):
             unpacked = [unpack_trajectory(packed) for packed in trajectories]
             return pack_gap(self._trainer.score(unpacked, temperature))
 
     def save(self, directory: str) -> None:
-        with self._work.on("save"):
+        with self._device.on(Work.SAVE):
             self._trainer.save(directory)

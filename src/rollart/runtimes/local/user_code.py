@@ -6,11 +6,16 @@ told in one line: type, message, and the line of the user's file it came from.
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
+
+from rollart.data.classes import RunReached
 
 
 def load(path: str) -> Any:
@@ -20,7 +25,10 @@ def load(path: str) -> Any:
         ImportError: the module or the name does not exist. Whatever importing the module raises.
     """
     module_name, _, name = path.partition(":")
-    module = importlib.import_module(module_name)
+    try:
+        module = importlib.import_module(module_name)
+    except RunReached:
+        module = _read_script(module_name)
     if not hasattr(module, name):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise ImportError(
@@ -28,6 +36,18 @@ def load(path: str) -> Any:
             f"it has: {', '.join(public[:12])}"
         )
     return getattr(module, name)
+
+
+def _read_script(name: str) -> ModuleType:
+    """The module of a script that starts a run: what stands above that."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None  # it has just been imported, up to there
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with suppress(RunReached):
+        spec.loader.exec_module(module)
+    return module
 
 
 def describe(error: BaseException) -> str:

@@ -16,7 +16,8 @@ from rollart.process.forkserver import ForkServer
 
 _SERVER_START_S = 60.0
 _CLOSE_GRACE_S = 2.0
-_NEVER_SILENT_S = 1e9  # each job has its own deadline; one that holds the interpreter may be legal
+NEVER_SILENT_S = 1e9
+"""Heartbeat limit where each job has its own deadline: holding the interpreter may be legal."""
 
 
 class WarmForks:
@@ -59,7 +60,7 @@ class WarmForks:
             config,
             name=name,
             start_timeout=self._start_s,
-            heartbeat_timeout=_NEVER_SILENT_S,
+            heartbeat_timeout=NEVER_SILENT_S,
             log_file=self._log_file,
         )
 

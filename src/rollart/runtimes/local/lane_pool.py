@@ -1,0 +1,180 @@
+"""As many killable children as the load asks for, each with its lane of jobs.
+
+Owns between `keep` and `most` children; with `keep` 0 there is none before the first job and none
+again once there was nothing to do for `idle_s` seconds. Invariant: a child that is lost costs the
+job at its head and no other. Who waits on whom: a job waits for a child with room, and in it for
+the jobs before it, each of which ends by its own deadline.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from rollart.process.child import Child
+from rollart.process.errors import ProcessError
+from rollart.runtimes.local.codec import Packed
+from rollart.runtimes.local.lane import Job, Lane, wait_until_gone
+
+MOST_CHILDREN = 8
+"""Default bound on the children of one pool."""
+
+IDLE_S = 30.0
+"""Seconds without work after which a child that need not be kept is ended."""
+
+_QUICK_S = 0.01  # mean seconds under which a job counts as quick
+_BACKLOG_S = 0.1  # seconds that quick jobs may wait before another child is started
+_CLOSE_S = 5.0
+
+ForkChild = Callable[[str], Awaitable[Child]]
+"""Starts a child under the given name."""
+
+
+class LanePool:
+    """Lanes of children that all do the same.
+
+    Args:
+        name: what children are called, with a number.
+        depth: quick jobs that may be queued in one child, so that it never waits for the owner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fork: ForkChild,
+        *,
+        most: int = MOST_CHILDREN,
+        keep: int = 1,
+        depth: int = 1,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._name = name
+        self._fork = fork
+        self._most = most
+        self._keep = keep
+        self._depth = depth
+        self._idle_s = idle_s
+        self._lanes: list[Lane] = []
+        self._forking = False
+        self._started = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def processes(self) -> int:
+        """Children that live now."""
+        return sum(lane.lost is None for lane in self._lanes)
+
+    @property
+    def started(self) -> int:
+        """Children started so far."""
+        return self._started
+
+    async def submit(
+        self, *args: Packed, limit_s: Callable[[], float], on_ask: Callable[[Packed], None] | None
+    ) -> tuple[Lane, Job]:
+        """Queue a job where there is room; await its `answer` next.
+
+        Args:
+            limit_s: asked once the job has a child: the seconds it may then take.
+            on_ask: takes what the child asks for while it works on this job.
+
+        Raises:
+            ProcessError: no child can be started, or the pool is closed.
+            LaneLost: the child was lost meanwhile.
+        """
+        lane = await self._lane_with_room()
+        job = lane.submit(*args, limit_s=limit_s())
+        job.on_ask = on_ask
+        job.on_over = self._on_over
+        if self._has_room(lane):
+            self._wake_one()
+        return lane, job
+
+    async def close(self) -> None:
+        """Kill every child and wait until they are gone, 5 s at most."""
+        self._closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        await wait_until_gone(self._lanes, _CLOSE_S)
+        while self._waiters:
+            self._wake_one()
+
+    async def _lane_with_room(self) -> Lane:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._closed:
+                raise ProcessError(f"{self._name} is closed")
+            self._lanes = [lane for lane in self._lanes if lane.lost is None]
+            lane = min(self._lanes, key=lambda lane: lane.waiting, default=None)
+            if lane is not None and self._has_room(lane):
+                return lane
+            # One fork at a time: meanwhile the first answers show whether more are needed.
+            if not self._forking and len(self._lanes) < self._most and self._is_behind(lane):
+                return await self._new_lane()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()
+                raise
+
+    def _is_behind(self, emptiest: Lane | None) -> bool:
+        """Whether one more child would be worth its while."""
+        if emptiest is None or not _is_quick(emptiest):
+            return True
+        backlog = emptiest.waiting + len(self._waiters) / len(self._lanes)
+        return backlog * emptiest.service_s > _BACKLOG_S
+
+    def _has_room(self, lane: Lane) -> bool:
+        return lane.waiting < (self._depth if _is_quick(lane) else 1)
+
+    async def _new_lane(self) -> Lane:
+        self._forking = True
+        self._started += 1
+        try:
+            lane = Lane(await self._fork(f"{self._name}-{self._started}"))
+        finally:
+            self._forking = False
+            self._wake_one()
+        self._lanes.append(lane)
+        self._watch_idle()
+        if self._closed:  # meanwhile
+            lane.kill("it was closed")
+        return lane
+
+    def _on_over(self) -> None:
+        self._watch_idle()
+        self._wake_one()
+
+    def _watch_idle(self) -> None:
+        if self._idle_timer is None and self.processes > self._keep and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """End the children beyond those to keep that had nothing to do for long."""
+        self._idle_timer = None
+        now = asyncio.get_running_loop().time()
+        for lane in self._lanes[self._keep :]:
+            if lane.waiting == 0 and now - lane.idle_since >= self._idle_s:
+                lane.kill("it was not needed any more")
+        self._lanes = [lane for lane in self._lanes if lane.lost is None]
+        since = [lane.idle_since for lane in self._lanes[self._keep :] if lane.waiting == 0]
+        if since and not self._closed:
+            due = min(since) + self._idle_s
+            self._idle_timer = asyncio.get_running_loop().call_at(due, self._end_idle)
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+def _is_quick(lane: Lane) -> bool:
+    """Whether its jobs have been short so far and the present one is not far longer."""
+    return 0 < lane.service_s < _QUICK_S and lane.working_s < 5 * _QUICK_S
