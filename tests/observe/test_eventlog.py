@@ -297,3 +297,16 @@ def test_run_started_carries_the_schema_that_the_reader_checks(
     first = synthetic_run(steps=1)[0].event
     assert isinstance(first, RunStarted)
     assert first.schema == SCHEMA
+
+
+def test_some_types_can_be_read_alone(
+    tmp_path: Path, synthetic_run: Callable[..., list[Stamped]]
+) -> None:
+    events = synthetic_run(steps=3)
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for stamped in events:
+        log.append(stamped)
+    log.close()
+    kinds = (RunStarted, StepTrained)
+    assert list(read_events(path, only=kinds)) == [s for s in events if isinstance(s.event, kinds)]

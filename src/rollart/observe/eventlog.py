@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
@@ -125,7 +125,7 @@ class EventLog:
         self._buffer.clear()
         self._buffered = 0
         try:
-            _write_whole(self._file, data, self._size)
+            write_whole(self._file, data, self._size)
         except OSError as error:
             self._lose(count, f"cannot write: {error}")
             return
@@ -150,7 +150,7 @@ class EventLog:
         self._warn(f"event log {self._path}: {reason}; the run goes on and the log has a gap")
 
 
-def _write_whole(file: int, data: bytes, at: int) -> None:
+def write_whole(file: int, data: bytes, at: int) -> None:
     """Write all of `data` at offset `at`, or leave the file as long as it was."""
     written = 0
     try:
@@ -203,15 +203,20 @@ def _plain(value: object) -> object:
     return value
 
 
-def read_events(path: Path) -> Iterator[Stamped]:
+def read_events(path: Path, *, only: Collection[type[Event]] = ()) -> Iterator[Stamped]:
     """The events of a log in order; a torn last line, as a killed run leaves it, is passed over.
+
+    With `only`, lines that begin like another type's are skipped without a look at the rest.
 
     Raises:
         LogError: the log was written by a newer version, or a line inside it does not decode.
         OSError: the file cannot be read.
     """
+    wanted = tuple(b'{"type":"%s"' % kind.__name__.encode() for kind in only)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if wanted and not line.startswith(wanted):
+                continue
             try:
                 stamped = _decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
