@@ -15,6 +15,7 @@ from rollart.control.assembly import STANDARD, ControlParts
 from rollart.control.env_manager import EnvManager
 from rollart.control.fleet import EngineSlot, EngineState, Fleet
 from rollart.control.flight import LiveGroup
+from rollart.control.group_run import GroupRunner
 from rollart.control.ledger import Ledger
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink, _Pending
 from rollart.control.sample_buffer import SampleBuffer
@@ -89,8 +90,8 @@ class ForgetsTokens(LLMProxy):
     """A request that moves begins anew."""
 
     def _move(self, slot: EngineSlot) -> int:
-        for pending in slot.inflight.values():
-            assert isinstance(pending, _Pending)
+        for request_id in slot.inflight:
+            pending = self._sent[request_id]
             pending.ids.clear()
             pending.logprobs.clear()
             pending.versions = replace(pending.versions, runs=())
@@ -129,7 +130,7 @@ class ResumesOnlyOnSuccess(WeightSync):
             await self._scheduler.abort_stale(self._trainer.version.number)
         await self._suspend(step)
         await self._update(step)
-        await self._resume(step, len(batch))
+        await self._resume(step)
         await self._train(step, batch)
 
 
@@ -142,7 +143,7 @@ class AbortsAfterResume(WeightSync):
             await self._suspend(step)
             await self._update(step)
         finally:
-            await self._resume(step, len(batch))
+            await self._resume(step)
         async with self._phase(step, Phase.ABORT_STALE):
             await self._scheduler.abort_stale(self._trainer.version.number)
         await self._train(step, batch)
@@ -161,16 +162,13 @@ class TrainsUncommitted(WeightSync):
         self._fleet.committed = committed
 
 
-class CreditsAtGetBatch(WeightSync):
+class CreditsAtGetBatch(RolloutScheduler):
     """Returns a batch's credits as soon as it is taken."""
 
-    async def _get_batch(self, step: int) -> tuple[Group, ...]:
-        batch = await super()._get_batch(step)
-        self._scheduler.return_credits(len(batch))
+    async def get_batch(self, groups: int) -> tuple[Group, ...]:
+        batch = await super().get_batch(groups)
+        self.resumed()
         return batch
-
-    async def _resume(self, step: int, groups: int) -> None:
-        await super()._resume(step, 0)
 
 
 class EndlessCredits(Credits):
@@ -201,7 +199,7 @@ class OneMore(EndlessCredits):
 
 
 class NewestFirst(SampleBuffer):
-    def take(self, count: int) -> tuple[Group, ...]:
+    def take(self, count: int, *, in_order: bool = False) -> tuple[Group, ...]:
         newest = sorted(self._groups.values(), key=lambda group: -group.start_version)[:count]
         return self.evict(lambda group: group in newest)
 
@@ -227,7 +225,7 @@ class ForgetsStaleTasks(RolloutScheduler):
             def requeue(self, entry: QueuedTask, *, failed: bool = False) -> None:
                 return
 
-        super().__init__(tasks=Forgets(tasks._sources, tasks._weights), **parts)
+        super().__init__(tasks=Forgets(tasks._sources, tasks._weights, tasks._events), **parts)
 
 
 class LeavesTwice(RolloutScheduler):
@@ -249,10 +247,10 @@ class CountsTwice(Ledger):
         return super().leave(trajectory, disposition, **details)
 
 
-class LosesTheFailed(RolloutScheduler):
+class LosesTheFailed(GroupRunner):
     """What ends without a score is not written down."""
 
-    def _leave(self, trajectory: Any, disposition: Disposition, reason: str = "") -> None:
+    def _leave(self, trajectory: Any, disposition: Disposition, reason: str) -> None:
         if disposition is not Disposition.FAILED:
             super()._leave(trajectory, disposition, reason)
 
@@ -290,7 +288,7 @@ def judge(job: JobConfig, script: Script, parts: ControlParts) -> list[str]:
 
 
 BUGS: list[tuple[JobConfig, Script, ControlParts, str]] = [
-    (JOB, replace(ROUGH, seed=4), ControlParts(proxy=StartsWhenItEnds), "began at"),
+    (JOB, replace(ROUGH, seed=9), ControlParts(proxy=StartsWhenItEnds), "began at"),
     (JOB, ROUGH, ControlParts(proxy=Reencodes), "tokens: "),
     (JOB, ROUGH, ControlParts(proxy=ForgetsOnDrop), "was left with"),
     (JOB, DYING, ControlParts(proxy=ForgetsTokens), "continuation: "),
@@ -305,7 +303,7 @@ BUGS: list[tuple[JobConfig, Script, ControlParts, str]] = [
     ),
     (JOB, ROUGH, ControlParts(sync=AbortsAfterResume), "six steps: step"),
     (JOB, ROUGH, ControlParts(sync=TrainsUncommitted), "commit: step"),
-    (JOB, ROUGH, ControlParts(sync=CreditsAtGetBatch), "admission: "),
+    (JOB, ROUGH, ControlParts(scheduler=CreditsAtGetBatch), "admission: "),
     (JOB, ROUGH, ControlParts(credits=OneMore), "admission: "),
     (
         scripted_job(run__steps=8, protocol__alpha=3, rollout__batch_groups=1),
@@ -319,7 +317,7 @@ BUGS: list[tuple[JobConfig, Script, ControlParts, str]] = [
     (
         JOB,
         replace(ROUGH, step_fails=0.1),
-        ControlParts(scheduler=LosesTheFailed),
+        ControlParts(runner=LosesTheFailed),
         "never left",
     ),
     (

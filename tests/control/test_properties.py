@@ -8,14 +8,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollart.control.controller import Controller
-from rollart.core.config import JobConfig
+from rollart.core.config import LAG_OF_ONE_BATCH, JobConfig
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
 from rollart.testing.parts import ScriptedLauncher
 from rollart.testing.promises import broken_promises
@@ -36,7 +36,7 @@ def stable(examples: int) -> settings:
 LONGEST_S = 20_000.0
 """Virtual seconds. The longest waits of these jobs, all in a row, take less."""
 
-STATED_REASONS = ("no progress for", "groups in a row", "no engine", "nothing was trained")
+STATED_REASONS = ("no progress for", "no domain is left", "no engine", "nothing was trained")
 """How a run may end early: each says what happened."""
 
 
@@ -66,16 +66,40 @@ def spans(longest: float) -> st.SearchStrategy[tuple[float, float]]:
     )
 
 
+def spares() -> st.SearchStrategy[Mapping[str, str | int]]:
+    some = st.integers(1, 3)
+    return st.one_of(
+        st.just({}),
+        st.fixed_dictionaries({"members": some, "mode": st.sampled_from(("race", "adaptive"))}),
+        st.fixed_dictionaries({"groups": some}),
+        st.fixed_dictionaries({"members": some, "groups": some, "mode": st.just("unbiased")}),
+    )
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> JobConfig:
     steps = draw(st.integers(3, 8))
-    alpha = draw(st.integers(0, min(3, steps - 1)))
+    protocol = draw(st.sampled_from(("rollart", "rollart", *LAG_OF_ONE_BATCH, "areal")))
+    alpha = draw(st.integers(1 if protocol == "areal" else 0, min(3, steps - 1)))
+    tags = draw(st.sampled_from((("lake",), ("lake",), ("lake", "maze"))))
+    domains = [
+        {
+            "tag": tag,
+            "environment": "none:None",
+            "max_turns": 8,
+            "weight": draw(st.sampled_from((1.0, 3.0))),
+            "group_size": draw(st.integers(2, 5)),
+        }
+        for tag in tags
+    ]
     return scripted_job(
+        domains=domains,
+        redundancy=draw(spares()),
+        protocol__name=protocol,
         run__steps=steps,
         run__seed=draw(st.integers(0, 3)),
         protocol__alpha=alpha,
         rollout__engines=draw(st.integers(1, 3)),
-        rollout__group_size=draw(st.integers(2, 5)),
         rollout__batch_groups=draw(st.integers(1, 4)),
         train__drop_zero_variance=draw(st.booleans()),
     )

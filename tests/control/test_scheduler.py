@@ -296,10 +296,10 @@ def test_a_queue_that_drops_stale_tasks_and_batches_newest_first_starves_the_slo
 
     class Naive(RolloutScheduler):
         def __init__(self, *, tasks: TaskQueue, **parts: Any) -> None:
-            super().__init__(tasks=Discards(tasks._sources, tasks._weights), **parts)
+            super().__init__(tasks=Discards(tasks._sources, tasks._weights, tasks._events), **parts)
 
     class TakesNewest(SampleBuffer):
-        def take(self, count: int) -> tuple[Group, ...]:
+        def take(self, count: int, *, in_order: bool = False) -> tuple[Group, ...]:
             newest = sorted(self._groups.values(), key=lambda group: -group.start_version)
             return self.evict(lambda group: group in newest[:count])
 

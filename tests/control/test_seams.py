@@ -74,7 +74,7 @@ class Lenient(RolloutScheduler):
     """A protocol that checks the start only."""
 
     def __init__(self, **parts: object) -> None:
-        policy = ProtocolPolicy(name="start-only", alpha=0, overlap=True, abort_in_flight=False)
+        policy = ProtocolPolicy(name="start-only", alpha=0, overlap=True)
         super().__init__(**(parts | {"protocol": policy}))  # pyright: ignore[reportArgumentType]
 
 

@@ -13,6 +13,7 @@ from rollart.control.env_manager import EnvManager, EpisodeSettings, Generate
 from rollart.control.evaluation import EvaluationSettings, Evaluator
 from rollart.control.evaluation_beside import EvaluationBeside
 from rollart.control.fleet import Fleet, FleetSettings
+from rollart.control.group_run import GroupRunner
 from rollart.control.ledger import Ledger
 from rollart.control.llm_proxy import LLMProxy
 from rollart.control.protocols import protocol_policy
@@ -58,6 +59,7 @@ class ControlParts:
     proxy: type[LLMProxy] = LLMProxy
     manager: type[EnvManager] = EnvManager
     scheduler: type[RolloutScheduler] = RolloutScheduler
+    runner: type[GroupRunner] = GroupRunner
     buffer: type[SampleBuffer] = SampleBuffer
     credits: type[Credits] = Credits
     ledger: type[Ledger] = Ledger
@@ -184,6 +186,7 @@ def connect(
         protocol=protocol,
         settings=_scheduler_settings(job, run_id),
         events=events,
+        runner=parts.runner,
     )
     evaluator = Evaluator(
         managers=managers,

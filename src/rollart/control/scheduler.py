@@ -98,6 +98,7 @@ class RolloutScheduler:
         protocol: ProtocolPolicy,
         settings: SchedulerSettings,
         events: EventSink,
+        runner: type[GroupRunner] = GroupRunner,
     ) -> None:
         self._tasks = tasks
         self._managers = managers
@@ -108,7 +109,7 @@ class RolloutScheduler:
         self._settings = settings
         self._events = events
         self._barrier = TurnBarrier(self._all_admitted) if protocol.lockstep else None
-        self._runner = GroupRunner(
+        self._runner = runner(
             managers=managers,
             ledger=ledger,
             keep=self._places_to_keep,

@@ -1,5 +1,6 @@
 """Promises about admission, order and deadlines, checked from a run's events."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rollart.core.events import (
@@ -22,9 +23,8 @@ def group_of(trajectory: str) -> int:
 
 
 def admission_is_bounded(run: ScriptedRun) -> Iterator[str]:
-    """Promise 6: at most (alpha + 1) batches, besides the one that trains since its resume."""
-    job = run.job
-    bound = (job.protocol.alpha + 1) * job.rollout.batch_groups * job.rollout.group_size
+    """Promise 6: what the job's capacity says, besides the batch that trains since its resume."""
+    bound = run.job.capacity_trajectories
     open_now = in_hand = 0
     resumed = False
     for time, event in run.events.events:
@@ -46,7 +46,11 @@ def admission_is_bounded(run: ScriptedRun) -> Iterator[str]:
 
 
 def oldest_starts_go_first(run: ScriptedRun) -> Iterator[str]:
-    """Promise 7: no group that a batch leaves behind has an older start than one that it takes."""
+    """Promise 7: no group that a batch leaves behind has an older start than one that it takes.
+
+    Without bias by speed it is the order of admission that counts.
+    """
+    unbiased = run.job.redundancy.mode == "unbiased"
     taken = {
         batch.step: [(group.id, group.start_version) for group in batch.groups]
         for trainer in run.launcher.trainers
@@ -55,35 +59,65 @@ def oldest_starts_go_first(run: ScriptedRun) -> Iterator[str]:
     ready = dict[int, int]()
     for _, event in run.events.events:
         if isinstance(event, GroupReady):
-            ready[event.group] = event.start_version
+            ready[event.group] = event.group if unbiased else event.start_version
         elif isinstance(event, Disposed):
             ready.pop(group_of(event.trajectory), None)
         elif isinstance(event, BatchTaken) and event.step in taken:
             for group, _ in taken[event.step]:
                 ready.pop(group, None)
-            newest = max((start for _, start in taken[event.step]), default=0)
+            newest = max(
+                (group if unbiased else start for group, start in taken[event.step]), default=0
+            )
             if min(ready.values(), default=newest) < newest:
                 yield f"order: step {event.step} took start {newest} and left {ready} behind"
 
 
 def stale_tasks_go_first(run: ScriptedRun) -> Iterator[str]:
-    """Promise 7: the task of a stale group is admitted again before any new one."""
-    task_of = dict[int, str]()
-    waiting = dict[int, str]()
+    """Promise 7: the task of a stale group is admitted again before any new one of its domain."""
+    task_of = dict[int, tuple[str, str]]()
+    waiting = dict[int, tuple[str, str]]()
     for time, event in run.events.events:
         if isinstance(event, Disposed) and event.disposition is Disposition.STALE:
             group = group_of(event.trajectory)
             if group in task_of:
                 waiting[group] = task_of.pop(group)
         elif isinstance(event, Admitted):
+            task = (event.domain, event.task)
             if event.requeued:
-                back = next((g for g, task in waiting.items() if task == event.task), None)
+                back = next((g for g, stale in waiting.items() if stale == task), None)
                 if back is not None:
                     del waiting[back]
-            elif waiting:
+            elif any(domain == event.domain for domain, _ in waiting.values()):
                 yield f"order: {event.task} came at {time:.1f} s before stale {waiting}"
                 return
-            task_of[event.group] = event.task
+            task_of[event.group] = task
+
+
+def spares_are_no_more_than_that(run: ScriptedRun) -> Iterator[str]:
+    """Promise 8: no group is trained with more members than it should have.
+
+    Without bias by speed, its members are the first places of which no earlier one was given up.
+    """
+    sizes = {domain.tag: run.job.group_size_of(domain) for domain in run.job.domains}
+    lost = Counter(
+        (event.trajectory.rsplit(".", 1)[0])
+        for event in run.events.of(Disposed)
+        if event.disposition in (Disposition.FAILED, Disposition.INVALID)
+    )
+    for trainer in run.launcher.trainers:
+        for _, batch in trainer.batches:
+            for group in batch.groups:
+                places = [member.id.member for member in group.members]
+                size = sizes[group.task.domain]
+                if len(places) > size:
+                    yield f"spares: group {group.id} was trained with {len(places)} of {size}"
+                if run.job.redundancy.mode != "unbiased":
+                    continue
+                name = f"{group.task.domain}/{group.task.key}/g{group.id}"
+                given_up = [p for p in range(max(places)) if p not in places]
+                for place in given_up:
+                    if lost[f"{name}.{place}"] < run.job.faults.attempts:
+                        yield f"spares: group {group.id} left out {place}, which had not failed"
 
 
 def nothing_outlives_its_deadline(run: ScriptedRun) -> Iterator[str]:
