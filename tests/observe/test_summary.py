@@ -16,7 +16,8 @@ from rollart.core.events import (
     StepTrained,
     TrajectoryEnded,
 )
-from rollart.observe.summary import RunSummary, json_object, summarise
+from rollart.observe.summary import RunSummary, summarise
+from rollart.observe.summary_json import json_object
 
 Run = Callable[..., list[Stamped]]
 

@@ -31,6 +31,7 @@ from rollart.core.events import (
 )
 from rollart.core.identity import Purpose
 from rollart.core.types import Status
+from rollart.observe.domains import DomainStories
 from rollart.observe.eventlog import SequenceCheck
 from rollart.observe.intervals import Interval, append_joined
 from rollart.observe.steps import StepRow, StepRows
@@ -71,6 +72,7 @@ class History:
     train_started: int = 0
     disposed: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
+    domains: DomainStories = field(default_factory=DomainStories)
     interruptions: int = 0
     engines_lost: int = 0
     requests_moved: int = 0
@@ -106,6 +108,7 @@ class History:
         self.incarnations = max(self.incarnations, stamped.incarnation + 1)
         if (row := self._rows.take(stamped)) is not None:
             self.steps.append(row)
+        self.domains.take(stamped.event)
         self._take_flow(stamped)
         self._take_result(stamped)
 

@@ -10,7 +10,8 @@ import msgspec
 from rollart.core.errors import RollartError
 from rollart.observe.eventlog import EVENTS_FILE, read_events
 from rollart.observe.history import History, gather
-from rollart.observe.summary import RunSummary, json_object, summary_of
+from rollart.observe.summary import RunSummary, summary_of
+from rollart.observe.summary_json import json_object
 
 REPORT_FILE = "report.json"
 PLOT_FILE = "report.png"

@@ -1,4 +1,4 @@
-"""What a run came to: events in, one frozen record out, and that record as a JSON object.
+"""What a run came to: events in, one frozen record out.
 
 Invariant: pure, and every number follows from events; what no event says is None, never 0.
 """
@@ -7,26 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rollart.core.events import Evaluated, Phase, Stamped
+from rollart.core.events import Phase, Stamped
 from rollart.core.types import Disposition
+from rollart.observe.bias import Redundancy, redundancy_of
+from rollart.observe.domains import DomainResult, Named, domain_results
 from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History, gather
 from rollart.observe.intervals import busy_share, intersection, total
-
-Named = tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainResult:
-    """Success on a domain's held-out tasks (0..1), sampled and greedy, and the baselines'."""
-
-    domain: str
-    heldout_tasks: int
-    sampled_before: float | None = None
-    greedy_before: float | None = None
-    sampled_after: float | None = None
-    greedy_after: float | None = None
-    scored_after: int = 0
-    baselines: Named = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +56,7 @@ class RunSummary:
     alpha: int | None
     seed: int | None
     domains: tuple[DomainResult, ...]
+    redundancy: Redundancy
     steps: int
     steps_planned: int | None
     trained_tokens: int
@@ -118,7 +105,13 @@ def summary_of(history: History) -> RunSummary:
         protocol=started.protocol if started else None,
         alpha=started.alpha if started else None,
         seed=started.seed if started else None,
-        domains=_domains(history),
+        domains=domain_results(
+            started.domains if started else (),
+            history.domains,
+            history.evaluations,
+            history.baselines,
+        ),
+        redundancy=redundancy_of(started.config if started else ""),
         steps=len(steps),
         steps_planned=started.steps if started else None,
         trained_tokens=sum(row.stats.trained_tokens for row in steps),
@@ -229,99 +222,3 @@ def _ledger(history: History) -> LedgerBalance:
         in_flight=in_flight,
         balanced=said and adds_up,
     )
-
-
-def _domains(history: History) -> tuple[DomainResult, ...]:
-    names = dict.fromkeys(history.started.domains if history.started else ())
-    names |= dict.fromkeys(event.domain for event in history.evaluations)
-    names |= dict.fromkeys(event.domain for event in history.baselines)
-    results: list[DomainResult] = []
-    for name in names:
-        of_domain = [event for event in history.evaluations if event.domain == name]
-        baselines = [event for event in history.baselines if event.domain == name]
-        tasks = [event.tasks for event in of_domain] + [event.tasks for event in baselines]
-        results.append(
-            DomainResult(
-                domain=name,
-                heldout_tasks=max(tasks, default=0),
-                sampled_before=_success(of_domain, "before", "sampled"),
-                greedy_before=_success(of_domain, "before", "greedy"),
-                sampled_after=_success(of_domain, "after", "sampled"),
-                greedy_after=_success(of_domain, "after", "greedy"),
-                scored_after=min(
-                    (event.scored for event in of_domain if event.when == "after"), default=0
-                ),
-                baselines=tuple((event.name, event.success) for event in baselines),
-            )
-        )
-    return tuple(results)
-
-
-def _success(evaluations: list[Evaluated], when: str, mode: str) -> float | None:
-    found = [event.success for event in evaluations if event.when == when and event.mode == mode]
-    return found[-1] if found else None
-
-
-def json_object(summary: RunSummary) -> dict[str, object]:
-    """The summary as the object that `rollart report --json` prints."""
-
-    def by_mode(sampled: float | None, greedy: float | None) -> dict[str, float | None]:
-        return {"sampled": sampled, "greedy": greedy}
-
-    ledger = summary.ledger
-    return {
-        "run": summary.run,
-        "runtime": summary.runtime,
-        "protocol": summary.protocol,
-        "alpha": summary.alpha,
-        "seed": summary.seed,
-        "success_before": {
-            d.domain: by_mode(d.sampled_before, d.greedy_before) for d in summary.domains
-        },
-        "success_after": {
-            d.domain: by_mode(d.sampled_after, d.greedy_after) for d in summary.domains
-        },
-        "heldout_tasks": {d.domain: d.heldout_tasks for d in summary.domains},
-        "heldout_scored": {d.domain: d.scored_after for d in summary.domains},
-        "baselines": {d.domain: dict(d.baselines) for d in summary.domains},
-        "steps": summary.steps,
-        "steps_planned": summary.steps_planned,
-        "trained_tokens": summary.trained_tokens,
-        "batch_tokens": summary.batch_tokens,
-        "wall_s": summary.wall_s,
-        "train_s": summary.train_s,
-        "tokens_per_s": summary.tokens_per_s,
-        "start_lag_max": summary.start_lag_max,
-        "token_lag_max": summary.token_lag_max,
-        "token_lag_mean": summary.token_lag_mean,
-        "ledger": {
-            **dict(ledger.dispositions),
-            "started": ledger.started,
-            "buffered": ledger.buffered,
-            "in_flight": ledger.in_flight,
-            "balanced": ledger.balanced,
-        },
-        "logprob_gap_max": summary.logprob_gap_max,
-        "logprob_gap_scored": summary.logprob_gap_scored,
-        "logprob_gap_trained": summary.logprob_gap_trained,
-        "logprob_gap_tokens": summary.logprob_gap_tokens,
-        "phase_seconds": dict(summary.phase_seconds),
-        "device_busy": {
-            share.device: {
-                "hardware": share.hardware,
-                "busy": share.busy,
-                "by_work": dict(share.by_work),
-            }
-            for share in summary.devices
-        },
-        "overlap_seconds": summary.overlap_s,
-        "failures": dict(summary.failures),
-        "interruptions": summary.interruptions,
-        "engines_lost": summary.engines_lost,
-        "requests_moved": summary.requests_moved,
-        "late_results": summary.late_results,
-        "warnings": summary.warnings,
-        "ended": summary.ended,
-        "ok": summary.ok,
-        "partial": summary.partial,
-    }

@@ -5,6 +5,7 @@ Invariant: drawn from a `RunSummary` alone; nothing is computed here but formats
 
 from typing import TYPE_CHECKING
 
+from rollart.observe.bias import DomainBias, worth_showing
 from rollart.observe.summary import RunSummary
 from rollart.observe.words import UNKNOWN, count, duration, number, percent, small
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def result(summary: RunSummary) -> "RenderableType":
-    """Success before and after beside the baselines, then speed, lags, ledger and losses."""
+    """Success beside the baselines, training by domain, bias, then speed, lags and ledger."""
     from rich.console import Group
     from rich.text import Text
 
@@ -23,6 +24,10 @@ def result(summary: RunSummary) -> "RenderableType":
         parts.append(Text(f"partial report: {summary.partial}", style="bold yellow"))
     if any(domain.heldout_tasks for domain in summary.domains):
         parts.append(_success(summary))
+    if any(domain.started for domain in summary.domains):
+        parts.append(_domains(summary))
+    if worth_showing([domain.bias for domain in summary.domains], summary.redundancy):
+        parts += _bias(summary)
     parts.append(_numbers(summary))
     parts.append(_ledger(summary))
     return Group(*parts)
@@ -48,19 +53,109 @@ def _success(summary: RunSummary) -> "Table":
             domain.domain,
             tasks,
             "trained, sampled",
-            number(domain.sampled_before, 3),
-            f"[bold]{number(domain.sampled_after, 3)}[/]",
+            number(domain.success_at("before", "sampled"), 3),
+            f"[bold]{number(domain.success_at('after', 'sampled'), 3)}[/]",
         )
         table.add_row(
             "",
             "",
             "trained, greedy",
-            number(domain.greedy_before, 3),
-            number(domain.greedy_after, 3),
+            number(domain.success_at("before", "greedy"), 3),
+            number(domain.success_at("after", "greedy"), 3),
         )
         for name, success in domain.baselines:
             table.add_row("", "", Text(f"baseline: {name}"), number(success, 3), number(success, 3))
         table.add_section()
+    return table
+
+
+def _domains(summary: RunSummary) -> "Table":
+    """Training by domain: how it went, and what became of it."""
+    from rich.text import Text
+
+    table = _table("Training by domain")
+    table.add_column("what")
+    for domain in summary.domains:
+        table.add_column(Text(domain.domain), justify="right", overflow="fold")
+    failed = dict.fromkeys(kind for d in summary.domains for kind, _ in d.failures)
+    left = [name for name, _ in summary.ledger.dispositions]
+    rows: list[tuple[str, list[str]]] = [
+        ("reward", [number(d.reward, 3) for d in summary.domains]),
+        ("success", [number(d.success, 3) for d in summary.domains]),
+        ("turns", [number(d.turns, 1) for d in summary.domains]),
+        ("sampled tokens", [number(d.sampled_tokens, 1) for d in summary.domains]),
+        ("seconds", [number(d.elapsed_s) for d in summary.domains]),
+        ("in train steps", [f"{d.steps_trained} of {summary.steps}" for d in summary.domains]),
+        ("started", [str(d.started) for d in summary.domains]),
+    ]
+    for name in left:
+        counts = [dict(d.dispositions).get(name, 0) for d in summary.domains]
+        if any(counts):
+            rows.append((name.replace("_", " "), [str(count) for count in counts]))
+    for kind in failed:
+        counts = [dict(d.failures).get(kind, 0) for d in summary.domains]
+        rows.append((f"  failure: {kind.replace('_', ' ')}", [str(count) for count in counts]))
+    if any(d.closed for d in summary.domains):
+        rows.append(("closed", [d.closed or "no" for d in summary.domains]))
+    for name, values in rows:
+        table.add_row(Text(name), *(Text(value) for value in values))
+    return table
+
+
+def _bias(summary: RunSummary) -> "list[Table]":
+    """What was kept against what was started; by duration where that decides."""
+    from rich.text import Text
+
+    spare = summary.redundancy
+    declared = (
+        f"{spare.members} spare members, {spare.groups} spare groups, {spare.mode}"
+        if spare
+        else "no redundancy"
+    )
+    table = _table(f"Kept against started ({declared})")
+    table.add_column("domain")
+    for heading in ("started", "kept", "slow: of started", "of kept"):
+        table.add_column(heading, justify="right")
+    for heading in ("reward: kept", "finished", "started*"):
+        table.add_column(heading, justify="right")
+    table.caption = "* estimated, had none been ended early; slow: longer than the middle"
+    table.caption_justify = "left"
+    parts = [table]
+    for domain in summary.domains:
+        bias = domain.bias
+        mark = "[bold yellow]biased[/] " if bias.notable else ""
+        table.add_row(
+            Text.from_markup(mark).append(domain.domain),
+            str(bias.started),
+            str(bias.kept),
+            percent(bias.slow_started),
+            percent(bias.slow_kept),
+            number(bias.reward_kept, 3),
+            number(bias.reward_finished, 3),
+            number(bias.reward_started, 3),
+        )
+        if bias.notable:
+            parts.append(_durations(bias))
+    return parts
+
+
+def _durations(bias: DomainBias) -> "Table":
+    """Kept and dropped by deciles of the time at which trajectories left."""
+    from rich.text import Text
+
+    table = _table(f"{bias.domain}: by duration")
+    kinds = [name for name, _ in bias.dropped]
+    for heading in ("up to", "left", "kept", *kinds, "ended early"):
+        table.add_column(Text(heading.replace("_", " ")), justify="right")
+    for one in bias.bins:
+        dropped = dict(one.dropped)
+        table.add_row(
+            f"{one.upto_s:.3g} s",
+            str(one.left),
+            str(one.kept),
+            *(str(dropped.get(kind, 0)) for kind in kinds),
+            str(one.censored),
+        )
     return table
 
 
