@@ -2,12 +2,20 @@
 
 import asyncio
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
-from rollart.control.fleet import EngineState, FleetSettings, backoff
+from rollart.control.fleet import EngineSlot, EngineState, Fleet, FleetSettings, backoff
+from rollart.control.llm_proxy import LLMProxy
 from rollart.core.errors import EngineLost, WeightSyncFailed
-from rollart.core.events import Committed, EngineAcknowledged, EngineDown, EngineUp, Warned
+from rollart.core.events import (
+    Committed,
+    EngineAcknowledged,
+    EngineDown,
+    EngineUp,
+    Warned,
+)
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Binding, Engine
 from rollart.runtimes.sim.loop import run_virtual
@@ -24,7 +32,7 @@ def now() -> float:
 
 
 def routable(rig: ProxyRig) -> list[str]:
-    return [engine.id for engine in rig.fleet.routable()]
+    return list(rig.fleet.routable())
 
 
 def first_is(kind: type[ScriptedEngine], script: Script = STEADY) -> ScriptedLauncher:
@@ -282,6 +290,57 @@ def test_every_commit_is_told_once_and_in_order() -> None:
             return [event.version for event in rig.events.of(Committed)]
 
     assert run_virtual(main) == [0, 1, 2, 3]
+
+
+class ForgetsToReroute(Fleet):
+    """Goes on routing by what was so before a slot's state changed."""
+
+    def _set_state(self, slot: EngineSlot, state: EngineState) -> None:
+        slot.state = state
+
+
+class ComparesWhenItSends(LLMProxy):
+    """Each time requests could be sent: do the routable engines live and hold the version?"""
+
+    agreed: ClassVar[list[bool]]
+
+    def _pump(self) -> None:
+        slots = [slot for i in range(3) if (slot := self._fleet.slot(f"engine-{i}"))]
+        fit = [
+            slot.binding.worker
+            for slot in slots
+            if slot.state is EngineState.LIVE and slot.version == self._fleet.target.number
+        ]
+        self.agreed.append(sorted(self._fleet.routable()) == fit)
+        super()._pump()
+
+
+@pytest.mark.parametrize(("fleet", "agrees"), [(Fleet, True), (ForgetsToReroute, False)])
+def test_the_engines_to_route_to_are_those_that_live_and_hold_the_version_whenever_one_is_chosen(
+    fleet: type[Fleet], agrees: bool
+) -> None:
+    class Compares(ComparesWhenItSends):
+        agreed: ClassVar[list[bool]] = []
+
+    script = replace(
+        STEADY,
+        engine_deaths=(("engine-0", 3), ("engine-1", 9), ("engine-0", 5)),
+        update_failures=(("engine-1", 2), ("engine-2", 3)),
+    )
+
+    async def main() -> None:
+        async with proxy_rig(script, engines=3, fleet=fleet, proxy=Compares) as rig:
+            asked = [rig.ask(member, tokens=12) for member in range(6)]
+            for number in range(1, 5):
+                await asyncio.sleep(2.5)
+                await rig.update(number)
+            for one in asked:
+                one.cancel()
+            await asyncio.wait(asked)
+
+    run_virtual(main)
+    assert len(Compares.agreed) > 10
+    assert all(Compares.agreed) is agrees
 
 
 def test_waiting_doubles_from_try_to_try_and_is_bounded() -> None:

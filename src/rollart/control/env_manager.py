@@ -8,10 +8,11 @@ Who waits: a group's member task, for `rollout`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from rollart.control.barrier import FREE, Pace
-from rollart.control.deadline import now, within
+from rollart.control.deadline import Deadlines, now
 from rollart.control.flight import Flight
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink
 from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
@@ -65,8 +66,14 @@ class EpisodeSettings:
 
 @dataclass(slots=True)
 class _Episode:
-    """The trajectory as it grows. `length` counts the tokens of the open segment's `pieces`."""
+    """The trajectory as it grows. `length` counts the tokens of the open segment's `pieces`.
 
+    `prompt` has their ids: the next request's prompt. `name` is the identity's, made once.
+    """
+
+    name: str
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    prompt: list[TokenBlock] = field(default_factory=list[TokenBlock])
     pieces: list[Piece] = field(default_factory=list[Piece])
     length: int = 0
     segments: list[Segment] = field(default_factory=list[Segment])
@@ -79,6 +86,7 @@ class _Episode:
 
     def append(self, piece: Piece) -> None:
         self.pieces.append(piece)
+        self.prompt.append(piece.ids)
         self.length += len(piece.ids)
 
     def observe(self, tokens: TokenBlock, *, restarts: bool) -> None:
@@ -91,6 +99,7 @@ class _Episode:
         if any(piece.sampled for piece in self.pieces):
             self.segments.append(Segment(pieces=tuple(self.pieces), attachments=self.attachments))
         self.pieces = []
+        self.prompt = []
         self.length = 0
 
     @property
@@ -150,9 +159,10 @@ class EnvManager:
             asyncio.CancelledError: it was cancelled; engine and environment have let go.
         """
         ident = flight.id
+        episode = _Episode(name=str(ident))
         self._events.emit(
             TrajectoryStarted(
-                trajectory=str(ident),
+                trajectory=episode.name,
                 purpose=ident.purpose.value,
                 domain=ident.domain,
                 task=ident.task,
@@ -161,11 +171,10 @@ class EnvManager:
                 attempt=ident.attempt,
             )
         )
-        episode = _Episode()
         status, failure, detail, verdict = Status.FAILED, None, "", None
-        scope = asyncio.timeout(self._settings.episode_s)
+        deadline = episode.deadlines.after(self._settings.episode_s)
         try:
-            async with scope:
+            with deadline:
                 status = await self._play(flight, episode, may_go_on, pace, temperature)
                 episode.close_segment()
                 if not episode.sampled_tokens:
@@ -175,7 +184,7 @@ class EnvManager:
                     flight.waits_for = "reward"
                     verdict = await self._score(flight, episode, status)
         except TimeoutError:
-            if not scope.expired():
+            if not deadline.expired:
                 raise
             status, failure, detail = (
                 Status.FAILED,
@@ -211,7 +220,7 @@ class EnvManager:
         temperature: float | None,
     ) -> Status:
         settings = self._settings
-        environment = await within(
+        environment = await episode.deadlines.within(
             BACKSTOP * settings.env_reset_s,
             self._environments.open(flight.id),
             lambda: EnvironmentFailed(FailureKind.ENV_OPEN, "no environment came free in time"),
@@ -242,7 +251,7 @@ class EnvManager:
         ok = False
         seed = environment_seed(flight.id, run_seed=self._settings.run_seed)
         try:
-            observation = await within(
+            observation = await episode.deadlines.within(
                 BACKSTOP * self._settings.env_reset_s,
                 environment.reset(flight.task, seed),
                 lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, "reset did not return"),
@@ -252,7 +261,7 @@ class EnvManager:
             self._moved_at = now()
             episode.reset_s = self._moved_at - began
             self._events.emit(
-                EnvironmentReset(trajectory=str(flight.id), seconds=episode.reset_s, ok=ok)
+                EnvironmentReset(trajectory=episode.name, seconds=episode.reset_s, ok=ok)
             )
         rendered = await self._renderer.open(observation.messages)
         episode.history.extend(observation.messages)
@@ -278,7 +287,7 @@ class EnvManager:
             GenerateCall(
                 trajectory=flight.id,
                 turn=index,
-                prompt=tuple(piece.ids for piece in episode.pieces),
+                prompt=tuple(episode.prompt),
                 max_tokens=settings.max_tokens,
                 temperature=settings.temperature if temperature is None else temperature,
                 seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),
@@ -296,7 +305,8 @@ class EnvManager:
         await pace.turn()
         flight.waits_for = "environment"
         began = now()
-        turn = Turn(
+        turn = partial(
+            Turn,
             segment=len(episode.segments),
             start=start,
             end=start + len(completion.ids),
@@ -309,19 +319,19 @@ class EnvManager:
             proxy_queued_s=answer.queued_s,
         )
         try:
-            result = await within(
+            result = await episode.deadlines.within(
                 BACKSTOP * settings.env_step_s,
                 environment.step(message),
                 lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, f"step {index} did not return"),
             )
         except BaseException:
             # The tokens were sampled all the same: the log must show what they cost.
-            self._turn_ended(flight, replace(turn, env_s=now() - began), index, answer)
+            self._turn_ended(episode.name, turn(env_s=now() - began), index, answer)
             raise
-        turn = replace(turn, reward=result.reward, env_s=now() - began)
-        episode.turns.append(turn)
+        ended = turn(reward=result.reward, env_s=now() - began)
+        episode.turns.append(ended)
         episode.metrics = result.metrics or episode.metrics
-        self._turn_ended(flight, turn, index, answer)
+        self._turn_ended(episode.name, ended, index, answer)
         if not result.done:
             rendered = await self._renderer.extend(
                 episode.history, completion.ids, result.observation.messages
@@ -334,7 +344,7 @@ class EnvManager:
     async def _score(self, flight: Flight, episode: _Episode, status: Status) -> Verdict:
         began = now()
         seconds = BACKSTOP * self._settings.reward_s
-        verdict = await within(
+        verdict = await episode.deadlines.within(
             seconds,
             self._reward.score(self._trajectory(flight, episode, status)),
             lambda: TrajectoryFailure(FailureKind.REWARD_TIMEOUT, f"no verdict in {seconds:g} s"),
@@ -372,12 +382,12 @@ class EnvManager:
             reward_s=episode.reward_s,
         )
 
-    def _turn_ended(self, flight: Flight, turn: Turn, index: int, answer: Answer) -> None:
+    def _turn_ended(self, name: str, turn: Turn, index: int, answer: Answer) -> None:
         versions = answer.completion.versions.runs
         self._moved_at = now()
         self._events.emit(
             TurnEnded(
-                trajectory=str(flight.id),
+                trajectory=name,
                 turn=index,
                 engine=turn.engine,
                 prompt_tokens=turn.start,
@@ -387,7 +397,7 @@ class EnvManager:
                 env_s=turn.env_s,
                 first_version=versions[0][0] if versions else -1,
                 last_version=versions[-1][0] if versions else -1,
-                versions=tuple(versions),
+                versions=versions,
                 stop=turn.stop.value,
                 interruptions=answer.interruptions,
             )

@@ -8,12 +8,11 @@ Who waits: weight_sync, for acknowledgements (deadline `weights_s`); watchers, f
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from rollart.control.deadline import now, within
-from rollart.control.routing import EngineView
 from rollart.core.errors import EngineLost, WeightSyncFailed
 from rollart.core.events import Committed, EngineAcknowledged, EngineDown, EngineUp, Warned
 from rollart.core.identity import PolicyVersion
@@ -32,17 +31,28 @@ class EngineState(Enum):
 
 @dataclass(slots=True, eq=False)
 class EngineSlot:
-    """One binding and the engine that serves it now. `inflight` is kept by LLMProxy."""
+    """One binding and the engine that serves it now.
+
+    `inflight` has the ids of its requests, in order of dispatch; LLMProxy keeps it.
+    """
 
     binding: Binding
     engine: Engine
     state: EngineState = EngineState.CATCHING_UP
     version: int = -1
-    inflight: dict[str, object] = field(default_factory=dict[str, object])
+    inflight: dict[str, None] = field(default_factory=dict[str, None])
     progress_at: float = 0.0
     restarts: int = 0
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
+
+    @property
+    def hardware(self) -> str:
+        return self.binding.hardware
+
+    @property
+    def load(self) -> int:
+        return len(self.inflight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +68,7 @@ class FleetSettings:
 class Fleet:
     """Owns the engines' life cycle and versions.
 
-    Args:
-        on_lost: called once for each lost slot, so that its requests move.
-        on_routable: called when an engine becomes routable, so that waiting requests are sent.
-        on_fatal: called when no engine is left and none can be restarted.
+    `on_fatal` is called when no engine is left and none can be restarted.
     """
 
     def __init__(
@@ -78,29 +85,49 @@ class Fleet:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._group: asyncio.TaskGroup | None = None
         self._slots: dict[str, EngineSlot] = {}
+        self._routable: dict[str, EngineSlot] = {}
+        self._on_lost: Callable[[EngineSlot], int] = lambda slot: len(slot.inflight)
+        self._on_routable: Callable[[], None] = lambda: None
         self._closing = False
         self.suspended = True
         self.target = PolicyVersion(settings.policy, 0)
         self.committed = -1
-        self.on_lost: Callable[[EngineSlot], int] = lambda slot: len(slot.inflight)
-        self.on_routable: Callable[[], None] = lambda: None
         self.on_fatal: Callable[[Exception], None] = lambda error: None
+
+    def connect(
+        self, *, on_lost: Callable[[EngineSlot], int], on_routable: Callable[[], None]
+    ) -> None:
+        """Say whose requests these engines serve.
+
+        Args:
+            on_lost: takes the requests of a slot back and returns how many; called when it is
+                lost or may not be routed to any more.
+            on_routable: sends what waits; called when engines have become routable.
+        """
+        self._on_lost = on_lost
+        self._on_routable = on_routable
 
     # -- what others may see ---------------------------------------------------------------
 
     def slot(self, engine: str) -> EngineSlot | None:
         return self._slots.get(engine)
 
-    def routable(self) -> list[EngineView]:
-        """Engines that may be given requests, in order of attachment."""
-        return [
-            EngineView(id=name, hardware=slot.binding.hardware, load=len(slot.inflight))
-            for name, slot in self._slots.items()
-            if self._is_routable(slot)
-        ]
+    def routable(self) -> Mapping[str, EngineSlot]:
+        """Engines that may be given requests, by id, in order of attachment."""
+        return self._routable
+
+    def _reroute(self) -> None:
+        """After every change of a slot's state or version, of the target or of the slots."""
+        self._routable = {
+            name: slot for name, slot in self._slots.items() if self._is_routable(slot)
+        }
 
     def _is_routable(self, slot: EngineSlot) -> bool:
         return slot.state is EngineState.LIVE and slot.version == self.target.number
+
+    def _set_state(self, slot: EngineSlot, state: EngineState) -> None:
+        slot.state = state
+        self._reroute()
 
     def _live(self) -> list[EngineSlot]:
         return [slot for slot in self._slots.values() if slot.state is EngineState.LIVE]
@@ -121,6 +148,7 @@ class Fleet:
 
     def _attach(self, slot: EngineSlot) -> None:
         self._slots[slot.binding.worker] = slot
+        self._reroute()
         slot.progress_at = now()
         self._events.emit(EngineUp(engine=slot.binding.worker, hardware=slot.binding.hardware))
         self._spawn(self._watch_death(slot))
@@ -151,10 +179,10 @@ class Fleet:
         """Declare an engine gone: its requests move, and its binding gets a new engine."""
         if slot.state is EngineState.LOST or self._closing:
             return
-        slot.state = EngineState.LOST
+        self._set_state(slot, EngineState.LOST)
         slot.reason = reason
         slot.lost.set()
-        moved = self.on_lost(slot)
+        moved = self._on_lost(slot)
         self._events.emit(
             EngineDown(engine=slot.binding.worker, reason=reason, moved_requests=moved)
         )
@@ -179,6 +207,7 @@ class Fleet:
             await self._catch_up(fresh)
             return
         del self._slots[slot.binding.worker]
+        self._reroute()
         if not self._slots:
             self.on_fatal(
                 EngineLost(
@@ -219,7 +248,7 @@ class Fleet:
             await self._all(waiting, lambda slot: self._ask(slot, slot.engine.resume))
             resumed += waiting
         self.suspended = False
-        self.on_routable()
+        self._on_routable()
 
     async def update(self, version: PolicyVersion) -> None:
         """Give `version` to every live engine; done when at least one has acknowledged.
@@ -230,6 +259,7 @@ class Fleet:
             WeightSyncFailed: none acknowledged within `weights_s`; the message has their words.
         """
         self.target = version
+        self._reroute()
         until = now() + self._settings.weights_s
         tries = 0
         errors: dict[str, str] = {}
@@ -280,15 +310,16 @@ class Fleet:
             errors[name] = str(error) or repr(error)
         else:
             slot.version = version.number
+            self._reroute()
             self._events.emit(
                 EngineAcknowledged(engine=name, version=version.number, seconds=now() - began)
             )
 
     def _demote(self, slot: EngineSlot, why: str) -> None:
         """Unroute an engine that holds an old version; its requests move, and it catches up."""
-        slot.state = EngineState.CATCHING_UP
+        self._set_state(slot, EngineState.CATCHING_UP)
         dropped = tuple(slot.inflight)
-        moved = self.on_lost(slot)
+        moved = self._on_lost(slot)
         name = slot.binding.worker
         self._events.emit(
             Warned(message=f"engine {name} is not routable, {moved} requests moved: {why}")
@@ -305,13 +336,13 @@ class Fleet:
             await self._ask(slot, slot.engine.pause)
             await self._load(slot, self.target, self._settings.weights_s, errors)
             if self.suspended and self._is_current(slot):
-                slot.state = EngineState.LIVE
+                self._set_state(slot, EngineState.LIVE)
                 return
             await self._ask(slot, slot.engine.resume)
             if not self.suspended and self._is_current(slot):
-                slot.state = EngineState.LIVE
+                self._set_state(slot, EngineState.LIVE)
                 slot.progress_at = now()
-                self.on_routable()
+                self._on_routable()
                 return
             if errors:
                 tries += 1

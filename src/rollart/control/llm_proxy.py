@@ -103,10 +103,10 @@ class LLMProxy:
         self._context = context
         self._events = events
         self._queue: deque[_Pending] = deque()
+        self._sent: dict[str, _Pending] = {}
         self._holder: dict[str, str] = {}
         self.progress_at = 0.0
-        fleet.on_lost = self._move
-        fleet.on_routable = self._pump
+        fleet.connect(on_lost=self._move, on_routable=self._pump)
 
     @property
     def waiting(self) -> int:
@@ -172,12 +172,11 @@ class LLMProxy:
         """Send what waits, first come first served."""
         while self._queue and not self._fleet.suspended:
             pending = self._queue[0]
-            engine = choose_engine(
+            slot = choose_engine(
                 self._fleet.routable(),
                 wanted=self._affinity.wanted(pending.call.trajectory.domain),
                 holder=self._holder.get(pending.session),
             )
-            slot = self._fleet.slot(engine) if engine is not None else None
             if slot is None:
                 return
             self._queue.popleft()
@@ -192,17 +191,19 @@ class LLMProxy:
         pending.serial += 1
         pending.request_id = f"{pending.session}/t{call.turn}#{pending.serial}"
         pending.slot = slot
-        pending.queued_s += now() - pending.queued_at
+        time = now()
+        pending.queued_s += time - pending.queued_at
         if not slot.inflight:
-            slot.progress_at = now()
-        slot.inflight[pending.request_id] = pending
+            slot.progress_at = time
+        slot.inflight[pending.request_id] = None
+        self._sent[pending.request_id] = pending
         self._hold(pending.session, slot)
         pending.on_start(slot.version)
         slot.engine.add(
             GenerateRequest(
                 id=pending.request_id,
                 session=pending.session,
-                prompt=(*call.prompt, *pending.ids),
+                prompt=(*call.prompt, *pending.ids) if pending.ids else call.prompt,
                 max_tokens=budget,
                 temperature=call.temperature,
                 seed=call.seed,
@@ -244,7 +245,7 @@ class LLMProxy:
             pending.logprobs.append(delta.logprobs)
             pending.versions = pending.versions.append(delta.version, len(delta.ids))
         if delta.cost is not None:
-            pending.cost = pending.cost + delta.cost
+            pending.cost = delta.cost if pending.cost is NO_COST else pending.cost + delta.cost
         if delta.finish is not None:
             self._finish(pending, delta.finish)
 
@@ -257,12 +258,13 @@ class LLMProxy:
     def _detach(self, pending: _Pending) -> None:
         if pending.slot is not None:
             pending.slot.inflight.pop(pending.request_id, None)
+            self._sent.pop(pending.request_id, None)
 
     # -- moving and dropping -------------------------------------------------------------------
 
     def _move(self, slot: EngineSlot) -> int:
         """Take back all requests of an engine; they go to the front, in their order."""
-        moved = [pending for pending in slot.inflight.values() if isinstance(pending, _Pending)]
+        moved = [self._sent.pop(request_id) for request_id in slot.inflight]
         slot.inflight.clear()
         for pending in reversed(moved):
             pending.slot = None

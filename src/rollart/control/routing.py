@@ -5,35 +5,38 @@ routable; then the engine that holds the trajectory's prefix; then the least loa
 attached among equals.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineView:
+class EngineView(Protocol):
     """What routing may know of an engine. `load` counts its requests in flight."""
 
-    id: str
-    hardware: str
-    load: int
+    @property
+    def hardware(self) -> str: ...
+
+    @property
+    def load(self) -> int: ...
 
 
-def choose_engine(
-    engines: Sequence[EngineView], *, wanted: str | None, holder: str | None
-) -> str | None:
-    """The id of the engine to use, or None when there is none.
+E = TypeVar("E", bound=EngineView)
+
+
+def choose_engine(engines: Mapping[str, E], *, wanted: str | None, holder: str | None) -> E | None:
+    """The engine to use, or None when there is none.
 
     Args:
-        engines: the routable ones, in order of attachment.
+        engines: the routable ones by id, in order of attachment.
         wanted: hardware class the domain prefers, if any.
-        holder: engine that holds the trajectory's prefix, if any.
+        holder: id of the engine that holds the trajectory's prefix, if any.
     """
-    preferred = [engine for engine in engines if engine.hardware == wanted]
-    candidates = preferred or list(engines)
-    for engine in candidates:
-        if engine.id == holder:
-            return engine.id
-    return min(candidates, key=lambda engine: engine.load).id if candidates else None
+    held = engines.get(holder) if holder is not None else None
+    if held is not None and wanted in (None, held.hardware):
+        return held
+    preferred = [engine for engine in engines.values() if engine.hardware == wanted]
+    if held is not None and not preferred:
+        return held
+    return min(preferred or engines.values(), key=lambda engine: engine.load, default=None)
 
 
 def token_budget(*, max_tokens: int, prompt_tokens: int, sampled_tokens: int, context: int) -> int:
