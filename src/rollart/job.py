@@ -9,65 +9,37 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rollart.control.assembly import assemble, declared_placement
+from rollart.control.assembly import as_it_is, assemble
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError, RollartError, first_error
-from rollart.core.events import SCHEMA, Baseline, RunEnded, RunStarted
-from rollart.core.jobfile import load_job
-from rollart.core.ports import EventSink
+from rollart.core.events import SCHEMA, Baseline, RunEnded, RunStarted, WorkerBound
+from rollart.core.ports import EventSink, Launcher, Placement, TranscriptSink
 from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
 from rollart.observe.report import write_report
-from rollart.observe.trackers import (
-    METRICS_FILE,
-    BackgroundTracker,
-    JsonlTracker,
-    MetricsFeed,
+from rollart.observe.trackers import MetricsFeed, make_trackers
+from rollart.observe.transcripts import TRANSCRIPTS_FILE, TranscriptLog
+from rollart.plan import JobPlan, check, placed, planned_bindings
+from rollart.resource.manager import ResourceManager
+from rollart.user_classes import (
+    NO_CLASSES,
+    UserClasses,
+    generation_through,
+    training_through,
 )
 
-if TYPE_CHECKING:
-    from rollart.runtimes.local.launcher import LocalLauncher
+__all__ = ["JobPlan", "RunOutcome", "check", "planned_bindings", "run"]
 
 JOB_FILE = "job.toml"
 WEIGHTS = "weights"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
-    """What a job file amounts to; prints itself."""
-
-    job: JobConfig
-    directory: Path
-    source: Path
-
-    def __str__(self) -> str:
-        job = self.job
-        rollout, protocol = job.rollout, job.protocol
-        mode = "synchronous" if job.alpha == 0 else f"asynchronous, alpha = {job.alpha}"
-        lines = [
-            f"{self.source}: ok",
-            f"  run directory  {self.directory}",
-            f"  model          {job.model.path or job.model.make}",
-            f"  protocol       {protocol.name}, {mode}",
-            f"  a step         {rollout.batch_groups} groups of {rollout.group_size}, "
-            f"{job.run.steps} steps"
-            + (f", at most {job.run.time_limit_s:g} s" if job.run.time_limit_s else ""),
-            f"  outstanding    at most {job.capacity_trajectories} trajectories",
-        ]
-        lines += [
-            f"  domain         {domain.tag}: {domain.environment}, reward {domain.reward}"
-            for domain in job.domains
-        ]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,50 +52,38 @@ class RunOutcome:
     interrupted: bool
 
 
-def check(path: Path, overrides: Sequence[str] = ()) -> JobPlan:
-    """Everything that can be checked without starting a run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a runtime's launcher is made of, beside the job."""
 
-    Raises:
-        ConfigError: one line with key, value, rule and remedy.
-    """
-    from rollart.runtimes.local.launcher import preflight
-
-    job = load_job(path, overrides)
-    directory = Path(job.run.directory) / job.run.name
-    _refuse_used(directory)
-    job = _with_absolute_model(job, path.parent)
-    preflight(job, python_path=(str(path.parent.resolve()),))
-    return JobPlan(job=job, directory=directory, source=path)
+    run_id: str
+    directory: Path
+    python_path: tuple[str, ...]
+    events: EventSink
 
 
-def _refuse_used(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ConfigError(
-            f"run.name = {directory.name!r}: {directory} already holds a run; choose another name "
-            f"(--set run.name={directory.name}-2) or remove the directory"
-        )
-    nearest = next(parent for parent in directory.absolute().parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise ConfigError(
-            f"run.directory = {str(directory.parent)!r}: {nearest} cannot be written to; choose "
-            "another with --set run.directory=PATH"
-        )
+def _local(job: JobConfig, around: Surroundings) -> Launcher:
+    from rollart.runtimes.local.launcher import LocalLauncher
+
+    return LocalLauncher(
+        job,
+        run_id=around.run_id,
+        run_directory=around.directory,
+        python_path=around.python_path,
+        events=around.events,
+    )
 
 
-def _with_absolute_model(job: JobConfig, beside: Path) -> JobConfig:
-    """A relative model path is meant from the job file's folder, or else from here."""
-    if job.model.path is None:
-        return job
-    candidates = [beside / job.model.path, Path(job.model.path)]
-    found = next((c for c in candidates if c.is_dir()), candidates[0])
-    model = job.model.model_copy(update={"path": str(found.resolve())})
-    return job.model_copy(update={"model": model})
+RUNTIMES: Mapping[str, Callable[[JobConfig, Surroundings], Launcher]] = {"local": _local}
+"""How a launcher is made, by the runtime's name."""
 
 
 def run(
     path: Path,
     overrides: Sequence[str] = (),
     *,
+    pools: ResourceManager | None = None,
+    classes: UserClasses = NO_CLASSES,
     runtime: str = "local",
     live: bool = False,
 ) -> RunOutcome:
@@ -132,15 +92,18 @@ def run(
     Args:
         path: the job file; user code is looked for beside it.
         overrides: `key=value` pairs in TOML notation.
+        pools: where workers go; without them, to logical slots of this machine.
+        classes: a user's role classes.
         runtime: where it runs; "local" is this machine.
         live: draw progress for a terminal.
 
     Raises:
         ConfigError: the job cannot run; nothing was started.
     """
-    if runtime != "local":
-        raise ConfigError(f"runtime {runtime!r}: unknown; use 'local'")
-    plan = check(path, overrides)
+    if runtime not in RUNTIMES:
+        why = "modelled hardware is not there yet" if runtime == "sim" else "unknown"
+        raise ConfigError(f"runtime {runtime!r}: {why}; use {' or '.join(map(repr, RUNTIMES))}")
+    plan = check(path, overrides, pools=pools, classes=classes)
     directory = plan.directory.resolve()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -152,7 +115,16 @@ def run(
         ) from error
     view = make_view(live=live)
     try:
-        result = asyncio.run(_train(plan, directory, runtime, view))
+        with placed(plan.job, pools, plan.wishes) as (placement, bindings):
+            work = _Work(
+                plan=plan,
+                directory=directory,
+                runtime=runtime,
+                classes=classes,
+                placement=placement,
+                bindings=bindings,
+            )
+            result = asyncio.run(_train(work, view))
     finally:
         view.close()
     _write_report(directory)
@@ -170,53 +142,82 @@ def _write_report(directory: Path) -> None:
         write_report(directory)
 
 
-async def _train(plan: JobPlan, directory: Path, runtime: str, view: View) -> RunResult:
-    from rollart.runtimes.local.launcher import LocalLauncher
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """A run that is about to begin."""
 
-    job = plan.job
+    plan: JobPlan
+    directory: Path
+    runtime: str
+    classes: UserClasses
+    placement: Placement
+    bindings: tuple[WorkerBound, ...]
+
+
+async def _train(work: _Work, view: View) -> RunResult:
+    job, directory = work.plan.job, work.directory
     run_id = f"{job.run.name}-{os.getpid()}-{int(time.time())}"
-    loop = asyncio.get_running_loop()
-    recorder = Recorder(loop.time)
-    log = EventLog(directory / EVENTS_FILE, warn=recorder.warn)
-    tracker = BackgroundTracker(
-        "metrics", lambda: JsonlTracker(directory / METRICS_FILE), warn=recorder.warn
+    recorder = Recorder(asyncio.get_running_loop().time)
+    started = run_started(job, run_id, work.runtime)
+    with ExitStack() as sinks:
+        log = EventLog(directory / EVENTS_FILE, warn=recorder.warn)
+        sinks.callback(log.close)
+        trackers = make_trackers(
+            job.run.trackers,
+            directory,
+            run=job.run.name,
+            config=started.config,
+            warn=recorder.warn,
+        )
+        sinks.callback(trackers.close)
+        transcripts = TranscriptLog(
+            directory / TRANSCRIPTS_FILE, steps=job.run.steps, warn=recorder.warn
+        )
+        sinks.callback(transcripts.close)
+        recorder.attach("the event log", log.append)
+        recorder.attach("metrics", MetricsFeed(trackers).take)
+        recorder.attach("the live view", view.take)
+        for event in (started, *work.bindings):
+            recorder.emit(event)
+        async with AsyncExitStack() as parts:
+
+            async def begin() -> Controller:
+                around = Surroundings(
+                    run_id=run_id,
+                    directory=directory,
+                    python_path=work.plan.python_path,
+                    events=recorder,
+                )
+                launcher = RUNTIMES[work.runtime](job, around)
+                parts.push_async_callback(launcher.close)
+                return await _assembled(work, launcher, run_id, recorder, transcripts.take)
+
+            return await _supervised(begin, recorder)
+
+
+async def _assembled(
+    work: _Work, launcher: Launcher, run_id: str, events: EventSink, transcripts: TranscriptSink
+) -> Controller:
+    """The controller, with the user's classes around what they stand around."""
+    job, classes = work.plan.job, work.classes
+    if classes.actor_train is not None:
+        launcher = training_through(classes.actor_train, launcher)
+    wrap = as_it_is if classes.actor_gen is None else generation_through(classes.actor_gen)
+    controller = await assemble(
+        job,
+        launcher,
+        run_id=run_id,
+        placement=work.placement,
+        save_to=str(work.directory / WEIGHTS),
+        events=events,
+        generate=wrap,
+        transcripts=transcripts,
     )
-    recorder.attach("the event log", log.append)
-    recorder.attach("metrics", MetricsFeed(tracker).take)
-    recorder.attach("the live view", view.take)
-    recorder.emit(run_started(job, run_id, runtime))
-    launcher: LocalLauncher | None = None
-
-    async def begin() -> Controller:
-        nonlocal launcher
-        launcher = LocalLauncher(
-            job,
-            run_id=run_id,
-            run_directory=directory,
-            python_path=(str(plan.source.parent.resolve()),),
-            events=recorder,
-        )
-        controller = await assemble(
-            job,
-            launcher,
-            run_id=run_id,
-            placement=declared_placement(job),
-            save_to=str(directory / WEIGHTS),
-            events=recorder,
-        )
-        await _measure_baselines(job, launcher, recorder)
-        return controller
-
-    try:
-        return await _supervised(begin, recorder)
-    finally:
-        if launcher is not None:
-            await launcher.close()
-        tracker.close()
-        log.close()
+    await _measure_baselines(job, launcher, events)
+    return controller
 
 
-async def _measure_baselines(job: JobConfig, launcher: "LocalLauncher", events: EventSink) -> None:
+async def _measure_baselines(job: JobConfig, launcher: Launcher, events: EventSink) -> None:
     """Success of each domain's simple policies on its held-out tasks."""
     for domain in job.domains if job.eval.tasks else ():
         heldout = await launcher.heldout(domain.tag, job.eval.tasks)

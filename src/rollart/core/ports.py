@@ -269,6 +269,14 @@ class TaskSource(Protocol):
     def restore(self, position: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPath:
+    """Where another process finds a class: ``module:name``, and the folder to import it from."""
+
+    path: str
+    folder: str = ""
+
+
 class WorkerHandle(Protocol):
     """A user's class at work in a process of its own."""
 
@@ -297,9 +305,9 @@ class Workers(Protocol):
     """Spawns workers of users' classes."""
 
     async def worker(
-        self, binding: Binding, path: str, options: Mapping[str, object]
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
     ) -> WorkerHandle:
-        """A worker of the class at `path` (``module:name``), made with these keywords.
+        """A worker of a class, made with these keywords.
 
         Raises `WorkerFailed` when it cannot be started.
         """

@@ -7,10 +7,10 @@ script needs no guard around `rollart.run`.
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from rollart.core.errors import ConfigError
+from rollart.core.ports import ClassPath
 
 CHILD_VARIABLE = "ROLLART_RUN_ID"
 """Is set in every child of a run."""
@@ -26,15 +26,14 @@ def stop_reading_here() -> None:
         raise RunReached("rollart.run() is for the process that starts a run, not for its children")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Where a child finds a class: its import path, and the folder to import from."""
+def is_script(module: str) -> bool:
+    """Whether `module` is the script that this process runs, under the name that children use."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    return file is not None and main.__spec__ is None and Path(file).stem == module
 
-    path: str
-    folder: str
 
-
-def find_class(kind: type) -> Found:
+def find_class(kind: type) -> ClassPath:
     """The import path of a class.
 
     Raises:
@@ -59,14 +58,14 @@ def find_class(kind: type) -> Found:
         return _in_script(name, module, Path(file).resolve())
     depth = kind.__module__.count(".") + (Path(file).name == "__init__.py")
     folder = Path(file).resolve().parents[depth]
-    return Found(path=f"{kind.__module__}:{name}", folder=str(folder))
+    return ClassPath(path=f"{kind.__module__}:{name}", folder=str(folder))
 
 
-def _in_script(name: str, module: object, file: Path) -> Found:
+def _in_script(name: str, module: object, file: Path) -> ClassPath:
     spec = getattr(module, "__spec__", None)
     if spec is not None:  # python -m package.module
         depth = spec.name.count(".")
-        return Found(path=f"{spec.name}:{name}", folder=str(file.parents[depth]))
+        return ClassPath(path=f"{spec.name}:{name}", folder=str(file.parents[depth]))
     stem = file.stem
     other = getattr(sys.modules.get(stem), "__file__", None)
     taken = stem in sys.stdlib_module_names or (other is not None and Path(other) != file)
@@ -76,4 +75,4 @@ def _in_script(name: str, module: object, file: Path) -> Found:
             f"class {name}: child processes import it from its script, and {file.name!r} {why}; "
             "rename the script, such as my_run.py, or move the class to a module of its own"
         )
-    return Found(path=f"{stem}:{name}", folder=str(file.parent))
+    return ClassPath(path=f"{stem}:{name}", folder=str(file.parent))

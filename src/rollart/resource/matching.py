@@ -105,6 +105,16 @@ def suitability(wish: Wish, pool: str) -> int | None:
     return 2 if kind in _ACCELERATED else None
 
 
+def shared_out(number: int, weights: Mapping[str, float]) -> dict[str, int]:
+    """`number` in whole parts, at least one each, the rest by weight to whoever has too little."""
+    counts = dict.fromkeys(weights, 1)
+    total = sum(weights.values()) or 1.0
+    for _ in range(number - len(counts)):
+        poorest = max(counts, key=lambda name: weights[name] / total * number - counts[name])
+        counts[poorest] += 1
+    return counts
+
+
 def _reason(wish: Wish, room: Room, rank: int, before: Sequence[Room]) -> str:
     if rank == 0:
         return "as wanted" if wish.hardware else f"default for {wish.role}"

@@ -12,7 +12,7 @@ from rollart.core.errors import ConfigError
 from rollart.core.ports import Affinity, Placement
 from rollart.resource.hardware import LOCAL, Kind, kind_of
 from rollart.resource.manager import ResourceManager
-from rollart.resource.matching import Role
+from rollart.resource.matching import Role, shared_out
 
 TRAINER = "trainer"
 ANY = Affinity(by_domain={})
@@ -139,16 +139,6 @@ def engine_classes(job: JobConfig, affinity: Affinity) -> tuple[str | None, ...]
             weights[wanted] += domain.weight
     counts = shared_out(engines, weights)
     return tuple(name for name in classes for _ in range(counts[name]))
-
-
-def shared_out(number: int, weights: Mapping[str, float]) -> dict[str, int]:
-    """`number` in whole parts, at least one each, the rest by weight to whoever has too little."""
-    counts = dict.fromkeys(weights, 1)
-    total = sum(weights.values()) or 1.0
-    for _ in range(number - len(counts)):
-        poorest = max(counts, key=lambda name: weights[name] / total * number - counts[name])
-        counts[poorest] += 1
-    return counts
 
 
 def _bind_domains(job: JobConfig, pools: ResourceManager, environments: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from rollart.core.events import DeviceBusy
 from rollart.core.identity import derive_seed
 from rollart.core.ports import (
     Binding,
+    ClassPath,
     Engine,
     Environments,
     EventSink,
@@ -30,6 +31,7 @@ from rollart.core.ports import (
     WorkerHandle,
 )
 from rollart.core.types import Task
+from rollart.data.classes import is_script
 from rollart.process.child import Child
 from rollart.process.errors import ChildStartError
 from rollart.process.spawn import spawn
@@ -54,7 +56,7 @@ from rollart.runtimes.local.preflight import preflight
 from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_host import RewardHostConfig
 from rollart.runtimes.local.rewards import LocalReward
-from rollart.runtimes.local.serverless import Serverless, ServerlessReward, split_url
+from rollart.runtimes.local.serverless import Serverless, ServerlessReward
 from rollart.runtimes.local.task_host import TaskHostConfig
 from rollart.runtimes.local.tasks import ForkTasks
 from rollart.runtimes.local.trainer import LocalTrainer, TrainerLimits
@@ -73,6 +75,7 @@ MODEL_START_S = 300.0
 """Seconds that an engine or a trainer may take to load its model."""
 
 _SHARED_MEMORY = Path("/dev/shm")
+_ROLES = "rollart.data.cluster"
 _HOSTS = (env_host.__name__, reward_host.__name__, task_host.__name__)
 _DESCRIPTORS_A_CHILD = 4  # socket, output, pidfd, log
 _DESCRIPTORS_BESIDE = 256
@@ -246,10 +249,10 @@ class LocalLauncher:
         return HfChatRenderer.load(await self.model_directory())
 
     async def worker(
-        self, binding: Binding, path: str, options: Mapping[str, object]
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
     ) -> WorkerHandle:
         """A worker of a user's class. Raises `WorkerFailed`."""
-        return await self._user_workers.worker(binding, path, options)
+        return await self._user_workers.worker(binding, kind, options)
 
     async def close(self) -> None:
         """End every child, within seconds, and remove the weights from shared memory."""
@@ -270,8 +273,10 @@ class LocalLauncher:
         return next(domain for domain in self._job.domains if domain.tag == tag)
 
     def _domain_forks(self, domain: DomainConfig) -> WarmForks:
-        paths = (domain.environment, split_url(domain.reward)[1])
-        modules = tuple(path.partition(":")[0] for path in paths)
+        paths = [path for path in (domain.environment, domain.reward) if "://" not in path]
+        named = {path.partition(":")[0] for path in paths}
+        # A script is read by each child, down to where it starts a run; what it uses is warm.
+        modules = [_ROLES if is_script(module) else module for module in sorted(named)]
         return WarmForks(
             name=domain.tag,
             modules=modules,

@@ -16,7 +16,7 @@ from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import ChildDied, ProcessError
 from rollart.runtimes.local.codec import Packed, pack_trajectory, unpack_verdict
-from rollart.runtimes.local.lane import Lane, LaneLost
+from rollart.runtimes.local.lane import Job, Lane, LaneLost
 from rollart.runtimes.local.lane_pool import MOST_CHILDREN, LanePool
 from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_asks import ANSWER
@@ -90,19 +90,23 @@ class LocalReward:
         if self._serverless is None:
             _, job = await self._pool.submit(packed, limit_s=lambda: self._limit_s, on_ask=None)
             return await job.answer
-        limit_s = self._limit_s * (1 + GRACE)
         lost: LaneLost | None = None
         answer: Packed = None
         async with asyncio.TaskGroup() as group:
             asked: list[asyncio.Task[None]] = []
             lane: Lane | None = None
+            job: Job | None = None
 
             def on_ask(ask: Packed) -> None:
                 assert lane is not None  # a child asks only once it has been sent the job
+                assert job is not None
+                job.limit_s = self._limit_s * (1 + GRACE)
                 asked.append(group.create_task(self._serve(lane, ask)))
 
             try:
-                lane, job = await self._pool.submit(packed, limit_s=lambda: limit_s, on_ask=on_ask)
+                lane, job = await self._pool.submit(
+                    packed, limit_s=lambda: self._limit_s, on_ask=on_ask
+                )
                 try:
                     answer = await job.answer
                 finally:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rollart.core.errors import WorkerFailed
-from rollart.core.ports import Binding, WorkerHandle
+from rollart.core.ports import Binding, ClassPath, WorkerHandle
 from rollart.process.child import Child
 from rollart.process.errors import CallTimeout, ChildDied, ProcessError, RemoteError
 from rollart.process.spawn import spawn
@@ -45,15 +45,15 @@ class LocalWorkers:
         self._started: list[LocalWorker] = []
 
     async def worker(
-        self, binding: Binding, path: str, options: Mapping[str, object]
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
     ) -> WorkerHandle:
-        """A worker of the class at `path`. Raises `WorkerFailed` when it cannot be started."""
+        """A worker of the class. Raises `WorkerFailed` when it cannot be started."""
         name = binding.worker
         try:
             child = await spawn(
                 worker_host.ENTRY,
                 WorkerHostConfig(
-                    path=path,
+                    path=kind.path,
                     options=pack_value(dict(options)),
                     worker=name,
                     hardware=binding.hardware,
@@ -61,7 +61,7 @@ class LocalWorkers:
                 name=name,
                 env=self._env,
                 inherit_env=False,
-                python_path=self._python_path,
+                python_path=(*self._python_path, *([kind.folder] if kind.folder else [])),
                 start_timeout=START_S,
                 log_file=None if self._logs is None else self._logs / f"{name}.log",
             )

@@ -1,0 +1,137 @@
+"""What a job file amounts to, before anything is started or written.
+
+Invariant: everything that can be refused is refused here, with one line that names the remedy.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart.core.config import JobConfig
+from rollart.core.errors import ConfigError
+from rollart.core.events import WorkerBound
+from rollart.core.jobfile import load_job
+from rollart.core.ports import Placement
+from rollart.observe.trackers import require_trackers
+from rollart.resource.manager import ResourceManager
+from rollart.resource.placement import Wishes, logical_pools, place, release
+from rollart.user_classes import NO_CLASSES, UserClasses, apply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What a job file amounts to; prints itself.
+
+    Attributes:
+        python_path: where user modules are found, the job file's folder first.
+        wishes: the hardware that the user's classes want.
+    """
+
+    job: JobConfig
+    directory: Path
+    source: Path
+    python_path: tuple[str, ...]
+    wishes: Wishes
+
+    def __str__(self) -> str:
+        job = self.job
+        rollout, protocol = job.rollout, job.protocol
+        mode = "synchronous" if job.alpha == 0 else f"asynchronous, alpha = {job.alpha}"
+        lines = [
+            f"{self.source}: ok",
+            f"  run directory  {self.directory}",
+            f"  model          {job.model.path or job.model.make}",
+            f"  protocol       {protocol.name}, {mode}",
+            f"  a step         {rollout.batch_groups} groups of {rollout.group_size}, "
+            f"{job.run.steps} steps"
+            + (f", at most {job.run.time_limit_s:g} s" if job.run.time_limit_s else ""),
+            f"  outstanding    at most {job.capacity_trajectories} trajectories",
+        ]
+        lines += [
+            f"  domain         {domain.tag}: {domain.environment}, reward {domain.reward}"
+            for domain in job.domains
+        ]
+        return "\n".join(lines)
+
+
+def check(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    pools: ResourceManager | None = None,
+    classes: UserClasses = NO_CLASSES,
+) -> JobPlan:
+    """Everything that can be checked without starting a run.
+
+    Raises:
+        ConfigError: one line with key, value, rule and remedy.
+    """
+    from rollart.runtimes.local.launcher import preflight
+
+    job = load_job(path, overrides)
+    directory = Path(job.run.directory) / job.run.name
+    _refuse_used(directory)
+    require_trackers(job.run.trackers)
+    applied = apply(classes, _with_absolute_model(job, path.parent))
+    with placed(applied.job, pools, applied.wishes):
+        pass
+    plan = JobPlan(
+        job=applied.job,
+        directory=directory,
+        source=path,
+        python_path=tuple(dict.fromkeys((str(path.parent.resolve()), *applied.folders))),
+        wishes=applied.wishes,
+    )
+    preflight(plan.job, python_path=plan.python_path)
+    return plan
+
+
+def planned_bindings(path: Path, overrides: Sequence[str] = ()) -> tuple[WorkerBound, ...]:
+    """Where the workers of a job would go on this machine, and why. Raises `ConfigError`."""
+    with placed(load_job(path, overrides), None, Wishes()) as (_, bindings):
+        return bindings
+
+
+@contextmanager
+def placed(
+    job: JobConfig, pools: ResourceManager | None, wishes: Wishes
+) -> Iterator[tuple[Placement, tuple[WorkerBound, ...]]]:
+    """The workers of a run have their places within; without pools, on slots of this machine.
+
+    Raises:
+        ConfigError: somebody finds no place.
+    """
+    chosen = logical_pools(job, wishes) if pools is None else pools
+    before = {bound.worker for bound in chosen.bindings}
+    placement = place(job, chosen, wishes)
+    try:
+        new = tuple(bound for bound in chosen.bindings if bound.worker not in before)
+        yield placement, new
+    finally:
+        release(chosen, placement, job)
+
+
+def _refuse_used(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(
+            f"run.name = {directory.name!r}: {directory} already holds a run; choose another name "
+            f"(--set run.name={directory.name}-2) or remove the directory"
+        )
+    nearest = next(parent for parent in directory.absolute().parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise ConfigError(
+            f"run.directory = {str(directory.parent)!r}: {nearest} cannot be written to; choose "
+            "another with --set run.directory=PATH"
+        )
+
+
+def _with_absolute_model(job: JobConfig, beside: Path) -> JobConfig:
+    """A relative model path is meant from the job file's folder, or else from here."""
+    if job.model.path is None:
+        return job
+    candidates = [beside / job.model.path, Path(job.model.path)]
+    found = next((c for c in candidates if c.is_dir()), candidates[0])
+    model = job.model.model_copy(update={"path": str(found.resolve())})
+    return job.model_copy(update={"model": model})
