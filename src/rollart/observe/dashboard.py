@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rollart.core.events import (
     Baseline,
+    DomainClosed,
     EngineDown,
     Evaluated,
     Event,
@@ -17,7 +18,7 @@ from rollart.core.events import (
     Stamped,
     Warned,
 )
-from rollart.observe.progress import PAUSING, WAITS, EngineView, Progress
+from rollart.observe.progress import PAUSING, WAITS, DomainView, EngineView, Progress
 from rollart.observe.steps import StepRow
 from rollart.observe.words import count, duration, number, percent
 
@@ -95,6 +96,11 @@ class Dashboard:
 
 def step_line(progress: Progress, row: StepRow) -> str:
     """A train step on one line."""
+    several = [
+        f"{tag} {_domain_state(view)}"
+        for tag, view in progress.domains.items()
+        if len(progress.domains) > 1
+    ]
     return "  ".join(
         (
             f"step {progress.steps_done}/{progress.steps_planned}",
@@ -105,8 +111,23 @@ def step_line(progress: Progress, row: StepRow) -> str:
             f"mean {number(row.token_lag_mean)}",
             f"step {duration(row.seconds)}, of it {duration(progress.batch_wait_s)} for the batch",
             f"left {duration(progress.left_s)}",
+            *([f"[{'; '.join(several)}]"] if several else ()),
         )
     )
+
+
+def _domain_state(view: DomainView) -> str:
+    """How a domain does, in a few words."""
+    if view.closed:
+        return "closed"
+    state = "nothing ended yet"
+    if view.row is not None:
+        state = f"reward {number(view.row.reward, 3)} success {percent(view.row.success)}"
+        if view.row.failed:
+            state += f" failed {view.row.failed} of {view.row.ended}"
+    if view.starving:
+        state += f" STARVES: nothing of it in {view.steps_without} steps"
+    return state
 
 
 def event_line(event: Event) -> str | None:
@@ -129,6 +150,8 @@ def event_line(event: Event) -> str | None:
                 f"baseline on {event.domain}: success {percent(event.success)}, {event.name}, "
                 f"{event.tasks} tasks"
             )
+        case DomainClosed():
+            return f"domain {event.domain} is closed, the others go on: {event.reason}"
         case EngineDown():
             return (
                 f"engine {event.engine} is down: {event.reason}; "
@@ -163,6 +186,9 @@ def panel(progress: Progress) -> "RenderableType":
     parts.add_column()
     if progress.row is not None:
         parts.add_row("last step", _last_step(progress.row))
+    if len(progress.domains) > 1:
+        for tag, view in progress.domains.items():
+            parts.add_row(f"domain {tag}", _domain(view))
     parts.add_row("trainer", _trainer(progress))
     for name, engine in progress.engines.items():
         parts.add_row(f"engine {name}", _engine(progress, name, engine))
@@ -184,6 +210,15 @@ def _last_step(row: StepRow) -> str:
         f"{count(row.tokens_per_s)} tokens/s, lag start {number(row.start_lag_max, 0)} token "
         f"{row.token_lag_max}, {duration(row.seconds)}"
     )
+
+
+def _domain(view: DomainView) -> str:
+    from rich.markup import escape
+
+    if view.closed:
+        return f"[red]closed[/]: {escape(view.closed)}"
+    state = f"{_domain_state(view)}, {view.in_flight} in flight"
+    return f"[yellow]{state}[/]" if view.starving else state
 
 
 def _trainer(progress: Progress) -> str:

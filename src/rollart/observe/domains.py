@@ -20,27 +20,10 @@ from rollart.core.events import (
 )
 from rollart.core.identity import Purpose
 from rollart.core.types import Disposition, Status
+from rollart.observe.average import Average
 from rollart.observe.bias import Counts, DomainBias, Leavings, bias_of
 
 Named = tuple[tuple[str, float], ...]
-
-
-@dataclass(slots=True)
-class Average:
-    """A mean that keeps no values."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float | None) -> None:
-        if value is not None:
-            self.total += value
-            self.count += 1
-
-    @property
-    def mean(self) -> float | None:
-        """None for no values."""
-        return self.total / self.count if self.count else None
 
 
 @dataclass(slots=True)

@@ -66,6 +66,29 @@ def train_point(row: StepRow) -> Point:
     )
 
 
+def domain_points(row: StepRow) -> list[Point]:
+    """A train step's numbers of each domain, each on an axis of its own."""
+    return [
+        Point(
+            series=f"domain/{domain.domain}",
+            axis="step",
+            at=row.step,
+            time=row.ended_at,
+            values=(
+                ("reward", domain.reward),
+                ("success", domain.success),
+                ("turns", domain.turns),
+                ("sampled_tokens", domain.sampled_tokens),
+                ("elapsed_s", domain.elapsed_s),
+                ("ended", domain.ended),
+                ("failed", domain.failed),
+                ("trained", domain.trained),
+            ),
+        )
+        for domain in row.domains
+    ]
+
+
 def evaluation_point(event: Evaluated, at: float) -> Point:
     """An evaluation's numbers, on the axis of the version that it measured."""
     return Point(

@@ -14,6 +14,7 @@ from rollart.core.events import (
     CreditsReturned,
     DeviceBusy,
     Disposed,
+    DomainClosed,
     EngineAcknowledged,
     EngineDown,
     EngineUp,
@@ -31,9 +32,12 @@ from rollart.core.events import (
 )
 from rollart.core.identity import Purpose
 from rollart.observe.intervals import Interval, append_joined, busy_share
-from rollart.observe.steps import StepRow, StepRows
+from rollart.observe.steps import DomainRow, StepRow, StepRows
 
 STEPS_FOR_PACE = 10
+STARVING_STEPS = 5
+"""A domain of which so many train steps in a row had nothing starves."""
+
 PAUSING = frozenset({Phase.SUSPEND, Phase.UPDATE})
 """Phases in which engines take no step."""
 
@@ -53,6 +57,18 @@ WAITS = {
 class EngineView:
     version: int | None = None
     down: str = ""
+
+
+@dataclass(slots=True)
+class DomainView:
+    in_flight: int = 0
+    row: DomainRow | None = None
+    steps_without: int = 0
+    closed: str = ""
+
+    @property
+    def starving(self) -> bool:
+        return not self.closed and self.steps_without >= STARVING_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,7 @@ class Progress:
         self.open_phases: dict[Phase, float] = {}
         self.now = 0.0
         self.engines: dict[str, EngineView] = {}
+        self.domains: dict[str, DomainView] = {}
         self.outstanding = 0
         self.capacity = 0
         self.batch_wait_s = 0.0
@@ -88,7 +105,8 @@ class Progress:
         self._groups_of: dict[str, int] = {}
         self._resetting: set[str] = set()
         self._evaluating: set[str] = set()
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}
+        """The domain of each training trajectory in flight."""
         self._ready: set[int] = set()
         self._in_batch = 0
         self._busy: dict[str, list[Interval]] = {}
@@ -158,6 +176,11 @@ class Progress:
         self.steps_done += 1
         self._in_batch = 0
         self._pace.append(row.seconds)
+        trained = {domain.domain: domain for domain in row.domains}
+        for tag, view in self.domains.items():
+            if (domain := trained.get(tag)) is not None and domain.ended:
+                view.row = domain
+            view.steps_without = 0 if domain and domain.trained else view.steps_without + 1
         self.batch_wait_s, self._waited = self._waited, 0.0
         self._busy.clear()
         self._turn_seconds = [0.0, 0.0, 0.0, 0.0]
@@ -168,7 +191,8 @@ class Progress:
                 self._resetting.add(event.trajectory)
                 if event.purpose == Purpose.TRAIN.value:
                     self._groups_of[event.trajectory] = event.group
-                    self._running.add(event.trajectory)
+                    self._running[event.trajectory] = event.domain
+                    self._domain(event.domain).in_flight += 1
                 else:
                     self._evaluating.add(event.trajectory)
             case EnvironmentReset() as event:
@@ -196,8 +220,12 @@ class Progress:
 
     def _forget(self, trajectory: str) -> None:
         self._resetting.discard(trajectory)
-        self._running.discard(trajectory)
+        if (domain := self._running.pop(trajectory, None)) is not None:
+            self._domain(domain).in_flight -= 1
         self._evaluating.discard(trajectory)
+
+    def _domain(self, tag: str) -> DomainView:
+        return self.domains.setdefault(tag, DomainView())
 
     def _take_trainer(self, stamped: Stamped) -> None:
         match stamped.event:
@@ -206,6 +234,7 @@ class Progress:
                 self.steps_planned = event.steps
                 self.batch_groups = event.batch_groups
                 self.time_limit_s = time_limit(event.config)
+                self.domains = {tag: DomainView() for tag in event.domains}
             case PhaseBegan() as event:
                 if event.phase is Phase.GET_BATCH and self._began is None:
                     self._began = stamped.time
@@ -216,6 +245,8 @@ class Progress:
                 self.open_phases.pop(event.phase, None)
             case BatchTaken() as event:
                 self._in_batch = event.groups
+            case DomainClosed() as event:
+                self._domain(event.domain).closed = event.reason
             case Evaluated():
                 self._evaluating.clear()
             case Admitted() | CreditsReturned() as event:

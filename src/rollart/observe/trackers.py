@@ -14,7 +14,7 @@ import msgspec
 from rollart.core.errors import ConfigError
 from rollart.core.events import Evaluated, Stamped
 from rollart.observe.background import BackgroundTracker
-from rollart.observe.points import Point, Tracker, evaluation_point, train_point
+from rollart.observe.points import Point, Tracker, domain_points, evaluation_point, train_point
 from rollart.observe.steps import StepRows
 
 METRICS_FILE = "metrics.jsonl"
@@ -55,6 +55,8 @@ class MetricsFeed:
     def take(self, stamped: Stamped) -> None:
         if (row := self._rows.take(stamped)) is not None:
             self._tracker.log(train_point(row))
+            for point in domain_points(row):
+                self._tracker.log(point)
         elif isinstance(stamped.event, Evaluated):
             self._tracker.log(evaluation_point(stamped.event, stamped.time))
 
