@@ -16,6 +16,8 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+LLAMA_TOKENS = ("<|bos|>", "<|start_header|>", "<|end_header|>", "<|eot|>")
+
 MakeTokenizer = Callable[[str | None], "PreTrainedTokenizerBase"]
 
 
@@ -27,8 +29,8 @@ def make_tokenizer() -> MakeTokenizer:
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|im_start|>", "<|im_end|>", "<|stop|>"]
-    characters = sorted({*string.ascii_letters, *string.digits, *" \n.,:<>/?!-_#@"})
+    special = ["<|im_start|>", "<|im_end|>", "<|stop|>", *LLAMA_TOKENS]
+    characters = sorted({*string.printable} - {*"\t\r\x0b\x0c"})
     words = [*special, *characters, "he", "ll", "llo", "hello"]
     vocab = {word: number for number, word in enumerate(words)}
 
@@ -39,7 +41,7 @@ def make_tokenizer() -> MakeTokenizer:
         return PreTrainedTokenizerFast(
             tokenizer_object=backend,
             eos_token="<|im_end|>",
-            additional_special_tokens=["<|im_start|>", "<|stop|>"],
+            additional_special_tokens=[word for word in special if word != "<|im_end|>"],
             chat_template=template,
         )
 

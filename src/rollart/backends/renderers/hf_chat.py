@@ -12,24 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollart.backends.renderers.hf_template import ChatTemplate, rest_after
+from rollart.backends.renderers.tool_calls import MARKS, read_answer
 from rollart.core.errors import ConfigError
 from rollart.core.ports import Rendered
 from rollart.core.tokens import Int32Array, TokenBlock, ids_array
-from rollart.core.types import Message
+from rollart.core.types import Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CACHED_TEXTS = 8192
 SHORT_ANSWER_TOKENS = 8
-
-_ANSWER = "An0answer"
-_THOUGHT = "<think>\nA thought.\n</think>\n\nAn answer."
-_QUESTION = Message(role="user", content="A question.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +45,14 @@ class _Tail:
 
 
 class HfChatRenderer:
-    """A `Renderer` over one tokenizer with a chat template."""
+    """A `Renderer` over one tokenizer with a chat template.
+
+    Tools that the first messages declare are told to the template in its own terms where it takes
+    any, otherwise in plain text after the message that declares them.
+    """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        """Probe the template; raises ConfigError if there is none or it takes no plain chat."""
+        """Try the template out; raises ConfigError if there is none or it cannot be used."""
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template: add a file "
@@ -58,11 +60,17 @@ class HfChatRenderer:
             )
         self._tokenizer = tokenizer
         self._special = frozenset(tokenizer.all_special_ids)
+        # Where thoughts and calls are marked by special tokens, these must outlive decoding.
+        self._unseen = frozenset(
+            number
+            for number in self._special
+            if tokenizer.convert_ids_to_tokens(number) not in MARKS
+        )
         self._prompt = lru_cache(CACHED_TEXTS)(self._encode_prompt)
         self._tail = lru_cache(CACHED_TEXTS)(self._encode_tail)
-        self._short_text = lru_cache(CACHED_TEXTS)(self._decode)
+        self._short_answer = lru_cache(CACHED_TEXTS)(self._read)
         try:
-            self._rewrites_history = self._probe()
+            self._template = ChatTemplate(tokenizer)
         except ValueError as error:
             raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: {error}") from error
 
@@ -83,7 +91,7 @@ class HfChatRenderer:
     @property
     def rewrites_history(self) -> bool:
         """Whether the template was seen to change earlier turns, so that segments may restart."""
-        return self._rewrites_history
+        return self._template.rewrites
 
     async def open(self, messages: Sequence[Message]) -> Rendered:
         """The first prompt, up to where the agent speaks, as int32 ids [n]."""
@@ -97,44 +105,40 @@ class HfChatRenderer:
         A template that was seen to leave earlier turns alone is not asked about them again: the
         cost is that of the new messages, however long the history.
         """
-        if not self._rewrites_history:
-            return Rendered(tokens=self._tail(tuple(messages)).following(sampled))
-        answer = history[-1].content
-        before = self._text(history[:-1])
-        after = self._text((*history, *messages))
-        for kept in (answer, answer.strip()):
-            if after.startswith(before + kept):
-                tail = self._as_tail(after[len(before + kept) :])
-                return Rendered(tokens=tail.following(sampled))
+        template = self._template
+        declares = template.takes_tools and any(message.tools for message in messages)
+        if not template.rewrites and not declares:
+            tools = tuple(tool for message in history for tool in message.tools)
+            calls = history[-1].tool_calls if template.needs_calls else ()
+            tail = self._tail(tuple(messages), tools, calls)
+            return Rendered(tokens=tail.following(sampled))
+        before = template.text(history[:-1])
+        after = template.text((*history, *messages))
+        if after.startswith(before):
+            rest = rest_after(after[len(before) :], history[-1].content)
+            if rest is not None:
+                return Rendered(tokens=self._as_tail(rest).following(sampled))
         return Rendered(tokens=self._encode(after), restarts=True)
 
     async def parse(self, sampled: TokenBlock) -> Message:
-        """The assistant message in the sampled ids, without special and end tokens."""
+        """The assistant message in the sampled ids: its text, without end tokens, and its calls."""
         ids = tuple(ids_array(sampled).tolist())
-        short = len(ids) <= SHORT_ANSWER_TOKENS
-        return Message(
-            role="assistant", content=self._short_text(ids) if short else self._decode(ids)
-        )
+        return self._short_answer(ids) if len(ids) <= SHORT_ANSWER_TOKENS else self._read(ids)
 
-    def _probe(self) -> bool:
-        """Whether the template changes earlier turns, tried on plain and on thinking answers."""
-        for answer in (_ANSWER, _THOUGHT):
-            chat: list[Message] = []
-            for _ in range(3):
-                chat.append(_QUESTION)
-                before = self._text(chat) + answer
-                chat.append(Message(role="assistant", content=answer))
-                if not self._text((*chat, _QUESTION)).startswith(before):
-                    return True
-        return False
+    def _read(self, ids: tuple[int, ...]) -> Message:
+        text = self._decode(ids)
+        return Message(role="assistant", content=text, tool_calls=read_answer(text).calls)
 
     def _encode_prompt(self, messages: tuple[Message, ...]) -> Int32Array:
-        return self._encode(self._text(messages))
+        return self._encode(self._template.text(messages))
 
-    def _encode_tail(self, messages: tuple[Message, ...]) -> _Tail:
-        """What the template puts after any assistant content when ``messages`` follow it."""
-        chat = (_QUESTION, Message(role="assistant", content=_ANSWER), *messages)
-        return self._as_tail(self._text(chat).split(_ANSWER, 1)[1])
+    def _encode_tail(
+        self,
+        messages: tuple[Message, ...],
+        tools: tuple[ToolSpec, ...],
+        calls: tuple[ToolCall, ...],
+    ) -> _Tail:
+        return self._as_tail(self._template.tail(messages, tools, calls))
 
     def _as_tail(self, text: str) -> _Tail:
         """The ids of ``text``; a closing token is its first special one, unless text precedes."""
@@ -145,22 +149,6 @@ class HfChatRenderer:
             return _Tail(ids=ids, close=None, after_close=0)
         return _Tail(ids=ids, close=values[first], after_close=first + 1)
 
-    def _text(self, messages: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
-
-        chat = [_as_chat(message) for message in messages]
-        try:
-            text = self._tokenizer.apply_chat_template(
-                chat, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as error:
-            roles = ", ".join(message.role for message in messages)
-            raise ValueError(
-                f"the chat template refuses messages of roles {roles}: {error}; change the roles "
-                "that the environment uses, or the template"
-            ) from error
-        return str(text)
-
     def _encode(self, text: str) -> Int32Array:
         ids = np.asarray(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
         ids.setflags(write=False)
@@ -168,23 +156,8 @@ class HfChatRenderer:
 
     def _decode(self, ids: tuple[int, ...]) -> str:
         text = self._tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            [number for number in ids if number not in self._unseen],
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
         )
         return str(text)
-
-
-def _as_chat(message: Message) -> dict[str, Any]:
-    """A message as chat templates expect it."""
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        chat["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        chat["tool_call_id"] = message.tool_call_id
-    return chat
