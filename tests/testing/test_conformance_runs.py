@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
 import pytest
 
+from rollart.core.errors import WorkerFailed
 from rollart.core.events import Event
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import (
     Binding,
+    ClassPath,
     Engine,
     EventSink,
     Inventory,
@@ -19,6 +21,7 @@ from rollart.core.ports import (
     PoolState,
     TaskSource,
     Trainer,
+    WorkerHandle,
 )
 from rollart.core.types import LogprobGap, Task, TrainBatch, TrainStats, Trajectory
 from rollart.runtimes.sim.loop import run_virtual
@@ -37,6 +40,7 @@ from rollart.testing.engine import ScriptedEngine
 from rollart.testing.parts import CountedTasks, EventRecorder, ScriptedLauncher, ScriptedTrainer
 from rollart.testing.samples import every_event, sample_batch, sample_group
 from rollart.testing.script import Script
+from rollart.testing.workers import Parrot, ScriptedWorker
 
 QUICK = Script(train_s=(0.01, 0.02), publish_s=(0.0, 0.01))
 
@@ -245,9 +249,45 @@ class HoldsOutDoubles(ScriptedLauncher):
         return (Task(domain=domain, key="heldout-0"),) * count
 
 
+class Blaming(ScriptedWorker):
+    async def call(
+        self, method: str, args: Sequence[object], kwargs: Mapping[str, object], *, seconds: float
+    ) -> object:
+        try:
+            return await super().call(method, args, kwargs, seconds=seconds)
+        except WorkerFailed as failed:
+            raise WorkerFailed("somebody", failed.reason) from failed
+
+
+class BlamesNobody(ScriptedLauncher):
+    """Its workers fail under a name that is not theirs."""
+
+    async def worker(
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
+    ) -> WorkerHandle:
+        return Blaming(binding, Parrot(prefix=str(options.get("prefix", ""))))
+
+
+class ForgetsOptions(ScriptedLauncher):
+    async def worker(
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
+    ) -> WorkerHandle:
+        return await super().worker(binding, kind, {})
+
+
+class Boasts(ScriptedLauncher):
+    async def baselines(
+        self, domain: str, heldout: Sequence[Task]
+    ) -> tuple[tuple[str, float], ...]:
+        return (("chance", 1.5),)
+
+
 @pytest.mark.parametrize(
     ("kind", "clause"),
     [
+        (BlamesNobody, "WorkerFailed with the worker's name"),
+        (ForgetsOptions, "a worker answers with its method's result"),
+        (Boasts, "a baseline has a name and a share of success"),
         (LeavesThemRunning, "what it launched ends when it is closed"),
         (OneEngineForAll, "an engine is what its binding says"),
         (HoldsNothingOut, "training never meets a held-out task"),

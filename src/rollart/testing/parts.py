@@ -4,7 +4,7 @@ Invariant: each keeps a count of what is open, so that a test can ask whether ev
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from rollart.core.events import Event
 from rollart.core.identity import PolicyVersion, TrajectoryId
 from rollart.core.ports import (
     Binding,
+    ClassPath,
     Engine,
     Environment,
     Environments,
@@ -24,6 +25,7 @@ from rollart.core.ports import (
     Reward,
     TaskSource,
     Trainer,
+    WorkerHandle,
 )
 from rollart.core.tokens import TokenBlock
 from rollart.core.types import (
@@ -40,6 +42,7 @@ from rollart.core.types import (
 )
 from rollart.testing.engine import ScriptedEngine
 from rollart.testing.script import Script
+from rollart.testing.workers import ScriptedWorkers
 
 T = TypeVar("T")
 
@@ -313,6 +316,7 @@ class ScriptedLauncher:
         self.trainers: list[ScriptedTrainer] = []
         self.environments_of: dict[str, ScriptedEnvironments] = {}
         self.rewards_of: dict[str, ScriptedReward] = {}
+        self.workers = ScriptedWorkers()
 
     async def engine(self, binding: Binding) -> Engine:
         incarnation = sum(engine.id == binding.worker for engine in self.engines)
@@ -340,6 +344,17 @@ class ScriptedLauncher:
     async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
         return tuple(Task(domain=domain, key=f"heldout-{i}") for i in range(count))
 
+    async def baselines(
+        self, domain: str, heldout: Sequence[Task]
+    ) -> tuple[tuple[str, float], ...]:
+        rng = self.script.draw.rng("baseline", domain)
+        return (("chance", rng.random()),) if heldout else ()
+
+    async def worker(
+        self, binding: Binding, kind: ClassPath, options: Mapping[str, object]
+    ) -> WorkerHandle:
+        return await self.workers.worker(binding, kind, options)
+
     async def reward(self, domain: str) -> Reward:
         return self.rewards_of.setdefault(domain, ScriptedReward(self.script))
 
@@ -350,5 +365,5 @@ class ScriptedLauncher:
         return (PoolState(name="virtual", hardware="virtual", slots=8, free=8),)
 
     async def close(self) -> None:
-        for part in (*self.engines, *self.trainers):
+        for part in (*self.engines, *self.trainers, *self.workers.started.values()):
             await part.close()

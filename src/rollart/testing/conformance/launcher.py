@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from rollart.core.errors import WorkerFailed
 from rollart.core.events import Event
-from rollart.core.ports import Binding, Engine, EventSink, Inventory, Launcher
+from rollart.core.ports import Binding, Engine, EventSink, Inventory, Launcher, WorkerHandle
 from rollart.core.types import Task
 from rollart.testing.conformance.contract import Contract
 from rollart.testing.samples import every_event
+from rollart.testing.workers import PARROT
 
 MakeLauncher = Callable[[], Awaitable[Launcher]]
 SLOWEST_EMIT_S = 0.01
@@ -51,8 +53,9 @@ async def check_launcher(make: MakeLauncher, trial: LauncherTrial) -> None:
     for part in (launcher.environments, launcher.reward):
         await contract.soon(part(trial.domain), "a domain has environments and a reward")
     await contract.soon(launcher.renderer(), "there is a renderer")
+    worker = await _runs_workers(contract, launcher)
     await _holds_tasks_out(contract, trial, launcher)
-    ends = [asyncio.ensure_future(part.wait_dead()) for part in (*engines, trainer)]
+    ends = [asyncio.ensure_future(part.wait_dead()) for part in (*engines, trainer, worker)]
     for _ in range(2):
         await contract.soon(launcher.close(), "close returns, also twice")
     for end in ends:
@@ -82,6 +85,46 @@ async def _replaces(
         await contract.soon(engine.pause(), "the other engines go on")
 
 
+async def _runs_workers(contract: Contract, launcher: Launcher) -> WorkerHandle:
+    """A class is made with its options, called, and reported by name when it fails."""
+    first = Binding(worker="parrot-0", hardware="green")
+    options = {"prefix": "so "}
+    worker = await contract.soon(launcher.worker(first, PARROT, options), "a worker is launched")
+    found = (worker.id, worker.hardware)
+    contract.require(
+        found == (first.worker, first.hardware), "a worker is what its binding says", f"{found}"
+    )
+    said = await contract.soon(
+        worker.call("say", ("what",), {}, seconds=contract.patience_s), "a worker answers"
+    )
+    contract.require(said == "so what", "a worker answers with its method's result", f"{said!r}")
+    where = await contract.soon(
+        worker.call("where", (), {}, seconds=contract.patience_s), "async methods answer, too"
+    )
+    contract.require(
+        where == [first.worker, first.hardware], "an instance knows its place", f"{where!r}"
+    )
+    clause = "a call that raises is WorkerFailed with the worker's name, and the worker goes on"
+    await _fails(contract, worker, "fail", contract.patience_s, clause)
+    await contract.soon(worker.call("say", ("x",), {}, seconds=contract.patience_s), clause)
+    hung = Binding(worker="parrot-1", hardware="green")
+    other = await contract.soon(launcher.worker(hung, PARROT, {}), "a worker is launched")
+    clause = "a call that hangs is WorkerFailed by its deadline, and the worker is dead"
+    await _fails(contract, other, "hang", 0.2, clause)
+    await contract.soon(other.wait_dead(), clause)
+    return worker
+
+
+async def _fails(
+    contract: Contract, worker: WorkerHandle, method: str, seconds: float, clause: str
+) -> None:
+    failed = await contract.raises(
+        worker.call(method, (), {}, seconds=seconds), (WorkerFailed,), clause
+    )
+    named = isinstance(failed, WorkerFailed) and failed.worker == worker.id
+    contract.require(named, clause, f"it named another: {failed}")
+
+
 async def _holds_tasks_out(contract: Contract, trial: LauncherTrial, launcher: Launcher) -> None:
     heldout = await contract.soon(
         launcher.heldout(trial.domain, trial.heldout), "there are held-out tasks"
@@ -99,6 +142,11 @@ async def _holds_tasks_out(contract: Contract, trial: LauncherTrial, launcher: L
     contract.require(bool(trained), "a domain has tasks", "it had none")
     met = {task.key for task in trained} & set(keys)
     contract.require(not met, "training never meets a held-out task", f"{sorted(met)}")
+    measured = await contract.soon(
+        launcher.baselines(trial.domain, heldout), "baselines are measured on held-out tasks"
+    )
+    shares = all(name and 0 <= success <= 1 for name, success in measured)
+    contract.require(shares, "a baseline has a name and a share of success", f"{measured}")
     domains = {task.domain for task in (*heldout, *trained)}
     contract.require(domains == {trial.domain}, "tasks are of their domain", f"{domains}")
 
