@@ -57,17 +57,21 @@ def test_declarations_add_up_and_are_inherited_with_their_method() -> None:
     assert set(declared_by(Heir)) == {"work"}
 
 
+wrong: Any = plain
+number: Any = 3
+
+
 @pytest.mark.parametrize(
     ("declare", "told"),
     [
         (lambda: ra.register(mode="all"), r"unknown mode; use @register\(mode='execute_all'\)"),
-        (lambda: ra.register(plain), "unknown mode"),
+        (lambda: ra.register(wrong), "unknown mode"),
         (lambda: ra.hw_mapping({}), "must map tags to classes"),
-        (lambda: ra.hw_mapping(plain), "must map tags to classes"),
-        (lambda: ra.hw_mapping({"Lake": 3}), "'Lake': 3 is no tag with a class"),
+        (lambda: ra.hw_mapping(wrong), "must map tags to classes"),
+        (lambda: ra.hw_mapping({"Lake": number}), "'Lake': 3 is no tag with a class"),
         (lambda: ra.register_serverless("a b", "local://x:y"), "must be a name"),
         (lambda: ra.register_serverless("proxy", "judge:score"), "is no URL; use 'local://"),
-        (lambda: ra.register()("work"), "stands on 'work', which is no method"),
+        (lambda: ra.register()(number), "stands on 3, which is no method"),
         (lambda: ra.register()(staticmethod(plain)), "which is no method"),
         (lambda: ra.register()(ra.register()(lambda self: None)), "register is declared twice"),
         (

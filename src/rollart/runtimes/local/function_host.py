@@ -4,6 +4,7 @@ It may block, crash or hang; the owner kills this process when a call takes too 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rollart.process.serve import ChildPort
@@ -28,7 +29,7 @@ def entry(port: ChildPort, config: Any) -> None:
 def called(function: Callable[..., Any], caller: Caller, args: Packed, kwargs: Packed) -> Packed:
     """The function's packed result; never raises for what user code does."""
     try:
-        value = caller.call(function, *unpack_value(args), **unpack_value(kwargs))
+        value = caller.call(partial(function, **unpack_value(kwargs)), *unpack_value(args))
         return (True, pack_value(value))
     except BaseException as error:  # also sys.exit() in user code: it costs one call only
         return (False, describe(error))
