@@ -10,8 +10,10 @@ from rollart.core.events import (
     Evaluated,
     GapMeasured,
     LedgerClosed,
+    StepTrained,
     TrajectoryEnded,
     TrajectoryStarted,
+    TurnEnded,
 )
 from rollart.core.identity import Purpose
 from rollart.core.tokens import VersionRuns
@@ -92,6 +94,61 @@ def test_a_trajectory_of_another_version_is_not_of_the_evaluated_one() -> None:
     mixed = replace(segment.pieces[1], versions=VersionRuns(((2, 1), (3, 3))))
     both = replace(one, segments=(replace(segment, pieces=(segment.pieces[0], mixed)),))
     assert not is_of_version(both, 3)
+
+
+class TestBesideTraining:
+    SLOW_UPDATES = Script(
+        turns=(2, 6), token_s=(0.05, 0.2), train_s=(0.5, 1.0), update_s=(0.5, 1.0)
+    )
+
+    def run(self, **job: object) -> ScriptedRun:
+        run = run_scripted(
+            scripted_job(run__steps=9, eval__tasks=12, eval__every=3, **job), self.SLOW_UPDATES
+        )
+        assert broken_promises(run) == []
+        return run
+
+    def test_a_round_is_sampled_after_each_so_many_versions_all_under_one(self) -> None:
+        beside = [e for e in self.run().events.of(Evaluated) if e.when.startswith("version")]
+        assert [(e.when, e.version, e.mode) for e in beside] == [
+            ("version 3", 3, "sampled"),
+            ("version 6", 6, "sampled"),
+        ]
+        assert all(event.scored == 12 for event in beside)
+
+    def test_rollout_and_training_go_on_meanwhile(self) -> None:
+        run = self.run()
+        begun = [
+            time
+            for time, event in run.events.events
+            if isinstance(event, TrajectoryStarted) and "eval:" in event.trajectory
+        ]
+        ended = [
+            (time - event.seconds, time)
+            for time, event in run.events.events
+            if isinstance(event, Evaluated) and event.when == "version 3"
+        ]
+        ((begin, end),) = ended
+        assert begin in begun
+        turns = [t for t, e in run.events.events if isinstance(e, TurnEnded) and begin < t < end]
+        assert len(turns) > 12
+        train = [e for t, e in run.events.events if isinstance(e, StepTrained) and begin < t < end]
+        assert train
+
+    def test_it_costs_no_more_than_its_own_time(self) -> None:
+        with_rounds = self.run()
+        without = run_scripted(scripted_job(run__steps=9, eval__tasks=12), self.SLOW_UPDATES)
+        own = sum(
+            event.seconds
+            for event in with_rounds.events.of(Evaluated)
+            if event.when.startswith("version")
+        )
+        ends = [run.events.events[-1][0] for run in (with_rounds, without)]
+        assert ends[0] - ends[1] <= own
+
+    def test_synchronous_runs_have_rounds_too(self) -> None:
+        beside = self.run(protocol__name="sync").events.of(Evaluated)
+        assert [e.version for e in beside if e.when.startswith("version")] == [3, 6, 9]
 
 
 def test_a_stop_during_evaluation_ends_the_run_at_once_with_everything_let_go() -> None:

@@ -5,8 +5,12 @@ unbiased mode who is kept was settled before the start, and a spare only replace
 """
 
 import bisect
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+MOST_POINTS = 64
+"""Ages at which an expectation over a curve is taken."""
 
 ENOUGH_OUTCOMES = 32
 """Trajectories to have seen before their times say anything about spares."""
@@ -46,23 +50,40 @@ def worthwhile_spares(outcomes: Sequence[Outcome], *, size: int, most: int) -> i
     """The number of spares, 0 to `most`, with the least place-seconds until `size` have finished.
 
     A group of n places holds them until its slowest kept member ends; another place shortens that
-    wait and costs itself. Expected order statistics are taken at k / (N + 1) of the measured
-    distribution, N being the places that do not fail.
+    wait and costs itself.
     """
     if len(outcomes) < ENOUGH_OUTCOMES:
         return 0
     ended = [outcome for outcome in outcomes if not outcome.censored]
-    failing = sum(outcome.failed for outcome in ended) / len(ended) if ended else 0.0
-    curve = SurvivalCurve.of([outcome for outcome in outcomes if not outcome.failed])
+    sound = 1.0 - sum(outcome.failed for outcome in ended) / len(ended) if ended else 1.0
+    curve = SurvivalCurve.of([outcome for outcome in outcomes if not outcome.failed]).thinned()
 
     def cost(spares: int) -> float:
         places = size + spares
-        good = places * (1.0 - failing)
-        seconds = curve.quantile(min(size / (good + 1.0), 1.0))
-        missing = max(0.0, size - good) / size
-        return places * seconds * (1.0 + missing)
+        return places * seconds_until_full(curve, size=size, places=places, sound=sound)
 
     return min(range(most + 1), key=cost)
+
+
+def seconds_until_full(curve: "SurvivalCurve", *, size: int, places: int, sound: float) -> float:
+    """Expected seconds until `size` of `places` have finished: the mean of an order statistic.
+
+    A place finishes with probability `sound`. A group that is not full when all would have ended
+    tries again, and takes the longest as long again.
+    """
+    seconds, begin, missing = 0.0, 0.0, 1.0
+    for age, ended in zip(curve.ages, curve.ended, strict=True):
+        seconds += (age - begin) * missing
+        begin, missing = age, fewer_than(size, of=places, each=ended * sound)
+    return seconds + begin * missing
+
+
+def fewer_than(count: int, *, of: int, each: float) -> float:
+    """Probability that fewer than `count` of `of` happen, each with probability `each`."""
+    return sum(
+        math.comb(of, happen) * each**happen * (1.0 - each) ** (of - happen)
+        for happen in range(count)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +109,13 @@ class SurvivalCurve:
             ages.append(outcome.seconds)
             ended.append(1.0 - alive)
         return cls(ages=tuple(ages), ended=tuple(ended))
+
+    def thinned(self) -> "SurvivalCurve":
+        """The same curve on at most `MOST_POINTS` ages, the last one kept."""
+        step = -(-len(self.ages) // MOST_POINTS) or 1
+        return SurvivalCurve(
+            ages=self.ages[::-1][::step][::-1], ended=self.ended[::-1][::step][::-1]
+        )
 
     def quantile(self, share: float) -> float:
         """The age (s) at which `share` has ended; the highest age seen if it never gets there."""

@@ -450,7 +450,7 @@ class RolloutScheduler:
     async def _change_or_stall(self, asked_at: float) -> None:
         """Before `asked_at` rollout may have stood still by intent (a synchronous step trained)."""
         patience = max(asked_at, self._progress_at()) + self._settings.stall_s - now()
-        if patience <= 0:
+        if patience <= 0 and not self._close_what_hangs():
             waits = ", ".join(f"{count} for {what}" for what, count in self.waiting().items())
             raise RunStalled(
                 f"no progress for {self._settings.stall_s:g} s: {len(self._buffer)} groups ready, "
@@ -458,10 +458,23 @@ class RolloutScheduler:
                 "look there, or raise timeouts.stall_s"
             )
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(max(patience, 0.0)):
                 await self._buffer.changed()
         except TimeoutError:
             return
+
+    def _close_what_hangs(self) -> bool:
+        """Give up the domains that everything waits for; False if no other would be left."""
+        hanging = {group.domain for group in self._live.values()}
+        if not hanging or hanging.issuperset(self._tasks.open_domains):
+            return False
+        why = f"no progress for {self._settings.stall_s:g} s; look there, or raise timeouts.stall_s"
+        for domain in sorted(hanging):
+            self._tasks.close(domain, why)
+        for group in self._live.values():
+            group.condemn(Disposition.CANCELLED, "its domain was closed")
+        self._ended_at = now()
+        return True
 
     def _progress_at(self) -> float:
         return max(self._ended_at, *(manager.progress_at for manager in self._managers.values()))
