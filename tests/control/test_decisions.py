@@ -132,11 +132,11 @@ def test_start_lag_is_the_largest_over_the_groups() -> None:
 
 def test_alpha_0_is_synchronous_and_more_overlaps_and_aborts() -> None:
     strict = protocol_policy("rollart", 0)
-    assert (strict.overlap, strict.abort_in_flight) == (False, False)
+    assert (strict.overlap, strict.keeps_bound) == (False, False)
     loose = protocol_policy("rollart", 2)
-    assert (loose.overlap, loose.abort_in_flight) == (True, True)
-    with pytest.raises(ValueError, match="use 'rollart'"):
-        protocol_policy("areal", 1)
+    assert (loose.overlap, loose.keeps_bound) == (True, True)
+    with pytest.raises(ValueError, match="use rollart, sync, sync_plus, one_off or areal"):
+        protocol_policy("arael", 1)
 
 
 def test_a_wait_gives_its_result_within_its_deadline_and_the_error_asked_for_beyond() -> None:
