@@ -41,7 +41,7 @@ async def soon(value):
     await asyncio.sleep(0.001)
     return value
 
-def hang():
+def hang(*ignored):
     time.sleep(1000)
 
 def hold():
