@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 LAKE = "rollart.backends.envs.frozen_lake:FrozenLake"
-MODEL = (Path(__file__).parents[2] / "examples" / "frozen_lake" / "model.py").read_text()
+MODEL = (Path(__file__).parents[2] / "examples" / "three_domains" / "model.py").read_text()
 
 JobWriter = Callable[..., Path]
 
