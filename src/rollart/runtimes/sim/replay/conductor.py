@@ -87,7 +87,13 @@ class Outcome:
 class Conductor:
     """An EventSink, and the one that every part asks before it answers."""
 
-    def __init__(self, record: Record, loop: ReplayLoop, limits: Limits) -> None:
+    def __init__(
+        self,
+        record: Record,
+        loop: ReplayLoop,
+        limits: Limits,
+        otherwise: frozenset[int] = frozenset(),
+    ) -> None:
         self.record = record
         self.loop = loop
         self.place = 0
@@ -95,6 +101,8 @@ class Conductor:
         self.over: asyncio.Future[None] = loop.create_future()
         self.stop: Callable[[str], None] = lambda reason: None
         self.before_timer: Callable[[float], None] = lambda time: None
+        self.choices: list[float] = []
+        self._otherwise = otherwise
         self._limits = limits
         self._asks: dict[str, dict[Ask, None]] = {}
         self._due: list[tuple[float, int, Ask]] = []
@@ -123,6 +131,17 @@ class Conductor:
     @property
     def now(self) -> float:
         return self.loop.time()
+
+    def at_once(self, time: float) -> bool:
+        """Whether an answer that the record puts into this very instant is given as it is asked.
+
+        Or only when its event is next. The record cannot tell, so it is a choice, made by its
+        number: `otherwise` holds those that are made the other way.
+        """
+        if time > self.now + EPSILON_S:
+            return False
+        self.choices.append(self.now)
+        return len(self.choices) - 1 not in self._otherwise
 
     # -- what parts do ---------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ only signs of life, unless the record says that the engine fell silent. Ids are 
 have a length and no content.
 """
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -282,7 +283,13 @@ class ReplayEngine:
         Before the first phase, it is what the run waited for to begin.
         """
         conductor = self._conductor
-        if phase in conductor.open_phases or not conductor.phases_begun:
+        in_phase = phase in conductor.open_phases
+        ended = self._record.next_of(
+            PhaseEnded, conductor.place - 1, lambda event: event.phase is phase
+        )
+        if in_phase and ended is not None and conductor.at_once(ended[0].time):
+            await asyncio.sleep(0)
+        elif in_phase or not conductor.phases_begun:
             causes = partial(_ends_phase, conductor, phase)
             await conductor.ask(Ask(what=f"{self.id} to {what}", causes=causes))
 

@@ -4,13 +4,12 @@ Invariant: each answers as the record says, when the conductor says; none decide
 the record has nothing of never answers, unless nothing else explains what came next.
 """
 
-import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
-from rollart.control.task_queue import PATIENCE_S, STARVED_S
+from rollart.control.protocols import protocol_policy
+from rollart.control.task_queue import PATIENCE_S, STARVED_S, next_domain
 from rollart.core.config import JobConfig
 from rollart.core.errors import EnvironmentFailed, FailureKind, RollartError
 from rollart.core.events import (
@@ -22,7 +21,6 @@ from rollart.core.events import (
     Event,
     GapMeasured,
     Phase,
-    PhaseBegan,
     PhaseEnded,
     RunEnded,
     StepTrained,
@@ -65,9 +63,14 @@ STALE_AT_TURN = "stale at a turn"
 
 
 class ReplayEnvironment:
-    """One trajectory's environment. A message says which turn it belongs to, and nothing else."""
+    """One trajectory's environment. A message says which turn it belongs to, and nothing else.
 
-    def __init__(self, conductor: Conductor, name: str) -> None:
+    In lockstep, one of which nothing more is recorded had ended, and waited for the others: else
+    it would have been asked for another turn with them.
+    """
+
+    def __init__(self, conductor: Conductor, name: str, *, lockstep: bool) -> None:
+        self._lockstep = lockstep
         self._conductor = conductor
         self._name = name
         self._story = conductor.record.stories[name]
@@ -120,7 +123,7 @@ class ReplayEnvironment:
         messages = (Message(role="user", content=f"{self._name}\n{turn + 1}"),)
         return StepResult(
             observation=Observation(messages=messages),
-            done=story.after(turn).done,
+            done=story.after(turn).done or (self._lockstep and not story.after(turn).known),
             metrics=() if success is None else (("success", success),),
         )
 
@@ -135,8 +138,9 @@ def _fail(story: Story) -> NoReturn:
 class ReplayEnvironments:
     """Opens an environment when its reset is known to have begun."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, *, lockstep: bool) -> None:
         self._conductor = conductor
+        self._lockstep = lockstep
 
     async def open(self, trajectory: TrajectoryId) -> Environment:
         name = str(trajectory)
@@ -153,7 +157,7 @@ class ReplayEnvironments:
         def opened() -> Environment:
             if story.reset is None:
                 _fail(story)
-            return ReplayEnvironment(self._conductor, name)
+            return ReplayEnvironment(self._conductor, name, lockstep=self._lockstep)
 
         return await self._conductor.ask(ask, opened)
 
@@ -252,10 +256,15 @@ class ReplayTasks:
     slow as the admission; otherwise it is drawn soon, before control would take notice.
     """
 
-    def __init__(self, conductor: Conductor, domain: str) -> None:
+    def __init__(
+        self, conductor: Conductor, domain: str, weights: Mapping[str, float]
+    ) -> None:
         self._conductor = conductor
         self._domain = domain
-        self._keys = conductor.record.drawn(domain)
+        self._weights = weights
+        admissions = conductor.record.admissions(domain)
+        self._keys = [event.task for _, event in admissions]
+        self._times = [time for time, _ in admissions]
         self._at = 0
 
     async def next(self) -> Task | None:
@@ -263,6 +272,8 @@ class ReplayTasks:
         ask = Ask(what=f"a task of {self._domain}")
         if at >= len(self._keys):
             return await self._ended(ask)
+        if self._conductor.at_once(self._times[at]):
+            return Task(domain=self._domain, key=self._keys[at])
         ask.causes = self._admits
         ask.due = self._conductor.now + (STARVED_S if self._has_credits() else PATIENCE_S) / 2
         await self._conductor.ask(ask)
@@ -294,11 +305,34 @@ class ReplayTasks:
                 raise RollartError(closed[1].reason.removeprefix(SOURCE_FAILED))
 
             return await self._conductor.ask(ask, fail)
-        if "every task has been trained" in record.reason():
+        if self._has_ended():
             return None
         ask.last = 2
         ask.may_last = lambda event: isinstance(event, Admitted | PhaseEnded)
-        return await self._conductor.ask(ask)
+        ask.due = self._conductor.now + STARVED_S / 2
+        await self._conductor.ask(ask)
+        if self._has_credits():
+            return None
+        return Task(domain=self._domain, key="a task that was never admitted")
+
+    def _has_ended(self) -> bool:
+        """Whether the source had no more, or it does not matter.
+
+        Nothing new was admitted any more, or another domain's when it was this one's turn.
+        """
+        record, place = self._conductor.record, self._conductor.place
+        if record.next_of(Admitted, place - 1, lambda event: not event.requeued) is None:
+            return True
+        drawn = dict.fromkeys(self._weights, 0)
+        for at, event in record.of(Admitted):
+            if event.requeued:
+                continue
+            both = [domain for domain in drawn if domain in (event.domain, self._domain)]
+            turn = next_domain(drawn, self._weights, both)
+            if at >= place and turn != event.domain:
+                return True
+            drawn[event.domain] += 1
+        return False
 
     def snapshot(self) -> int:
         return self._at
@@ -408,6 +442,7 @@ class ReplayLauncher:
         self._conductor = conductor
         self._job = job
         self._engines: dict[str, ReplayEngine] = {}
+        self._lockstep = protocol_policy(job.protocol.name, job.alpha).lockstep
         conductor.before_timer = self._show_life
 
     def _show_life(self, time: float) -> None:
@@ -453,10 +488,11 @@ class ReplayLauncher:
         return ReplayTrainer(self._conductor)
 
     async def environments(self, domain: str) -> Environments:
-        return ReplayEnvironments(self._conductor)
+        return ReplayEnvironments(self._conductor, lockstep=self._lockstep)
 
     async def tasks(self, domain: str) -> TaskSource:
-        return ReplayTasks(self._conductor, domain)
+        weights = {config.tag: config.weight for config in self._job.domains}
+        return ReplayTasks(self._conductor, domain, weights)
 
     async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
         return self._conductor.record.heldout(domain)
@@ -473,7 +509,7 @@ class ReplayLauncher:
         return ReplayRenderer(
             self._conductor,
             context=self._job.model.context,
-            lockstep=self._job.protocol.name == "sync",
+            lockstep=self._lockstep,
         )
 
     async def worker(

@@ -16,12 +16,13 @@ from rollart.core.config import JobConfig
 from rollart.core.events import Stamped
 from rollart.core.ports import Binding, Placement
 from rollart.runtimes.sim.replay.compare import Comparison, compare
-from rollart.runtimes.sim.replay.conductor import Conductor, Limits
+from rollart.runtimes.sim.replay.conductor import EPSILON_S, Conductor, Limits, Outcome
 from rollart.runtimes.sim.replay.loop import ReplayLoop
 from rollart.runtimes.sim.replay.parts import ReplayLauncher
 from rollart.runtimes.sim.replay.record import Record
 
 VIRTUAL = Limits(slack_s=1e-9, tolerance_s=1e-6)
+MOST_TRIES = 200
 REAL = Limits(slack_s=0.02, tolerance_s=1.0)
 
 
@@ -79,14 +80,7 @@ def replay_events(
     if limits is None:
         runtime = record.started.runtime if record.started is not None else "sim"
         limits = VIRTUAL if runtime == "sim" else REAL
-    loop = ReplayLoop(start=record.events[0].time)
-    try:
-        conductor = Conductor(record, loop, limits)
-        loop.run_until_complete(_replay(job, conductor, parts))
-        _let_go(loop)
-    finally:
-        loop.close()
-    outcome = conductor.outcome
+    outcome = _search(job, record, limits, parts)
     comparison = compare(
         record.events[: len(outcome.events)], outcome.events, tolerance_s=limits.tolerance_s
     )
@@ -101,6 +95,47 @@ def replay_events(
         complete=record.end is not None,
         tolerance_s=limits.tolerance_s,
     )
+
+
+def _search(job: JobConfig, record: Record, limits: Limits, parts: ControlParts) -> Outcome:
+    """The replay that comes furthest, over what the record leaves open within one instant.
+
+    Where a replay parts from the record, the choices of that instant are made the other way, the
+    last first, and kept where that leads further.
+    """
+    otherwise: frozenset[int] = frozenset()
+    best, choices = _play(job, record, limits, parts, otherwise)
+    tries = 0
+    while best.difference is not None and tries < MOST_TRIES:
+        time = record.events[min(len(best.events), len(record.events) - 1)].time
+        near = [n for n, at in enumerate(choices) if abs(at - time) <= EPSILON_S]
+        for number in reversed(near):
+            tries += 1
+            outcome, made = _play(job, record, limits, parts, otherwise ^ {number})
+            if outcome.difference is None or len(outcome.events) > len(best.events):
+                best, choices, otherwise = outcome, made, otherwise ^ {number}
+                break
+        else:
+            break
+    return best
+
+
+def _play(
+    job: JobConfig,
+    record: Record,
+    limits: Limits,
+    parts: ControlParts,
+    otherwise: frozenset[int],
+) -> tuple[Outcome, list[float]]:
+    """One replay, and the loop time of each choice it made."""
+    loop = ReplayLoop(start=record.events[0].time)
+    try:
+        conductor = Conductor(record, loop, limits, otherwise)
+        loop.run_until_complete(_replay(job, conductor, parts))
+        _let_go(loop)
+    finally:
+        loop.close()
+    return conductor.outcome, conductor.choices
 
 
 async def _replay(job: JobConfig, conductor: Conductor, parts: ControlParts) -> None:
