@@ -47,7 +47,7 @@ class NotedTrain(ra.ActorTrain):
 
 pools = ra.ResourceManager({"H800": range(0, 8), "H20": range(8, 32)})
 outcome = ra.run("job.toml", pools=pools, actor_gen=HeteroActorGen, reward=JudgeReward,
-                 actor_train=NotedTrain)
+                 actor_train=NotedTrain, overrides=["run.steps=2"])
 print(outcome.reason)
 raise SystemExit(0 if outcome.ok else 1)
 """

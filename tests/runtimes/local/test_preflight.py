@@ -14,6 +14,7 @@ from rollart.runtimes.local.preflight import job_problems, model_problems, prefl
 
 CODE = """
 import sys
+import rollart as ra
 
 LOADED = True
 
@@ -35,6 +36,30 @@ def reward(trajectory):
 
 def two(trajectory, extra):
     return 1.0
+
+class Judge(ra.Reward):
+    @ra.register_serverless("proxy", "local://my_code:reward")
+    def compute_rewards(self, trajectory): ...
+
+class NoCompute(ra.Reward): ...
+
+class ComputesTwo(ra.Reward):
+    def compute_rewards(self, trajectory, extra): ...
+
+class Demanding(Judge):
+    def __init__(self, size): ...
+
+class Remote(ra.Reward):
+    @ra.register_serverless("proxy", "fc://account/function")
+    def compute_rewards(self, trajectory): ...
+
+class Dangling(ra.Reward):
+    @ra.register_serverless("proxy", "local://my_code:no_such")
+    def compute_rewards(self, trajectory): ...
+
+class Pathless(ra.Reward):
+    @ra.register_serverless("proxy", "local://my_code")
+    def compute_rewards(self, trajectory): ...
 
 def make(directory, seed): ...
 
@@ -155,3 +180,28 @@ def test_a_missing_directory_and_a_context_too_long_are_refused(tmp_path: Path):
         "model.context = 1024: the model was made for 512 positions; use model.context = 512 or "
         "less"
     )
+
+
+@pytest.mark.parametrize("reward", ["my_code:Judge", "local://my_code:reward"])
+def test_a_reward_may_be_a_class_or_a_serverless_function(folder: Path, reward: str):
+    preflight(job(reward=reward), python_path=(str(folder),))
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        ("my_code:NoCompute", r"has no method compute_rewards\(trajectory\)"),
+        ("my_code:ComputesTwo", r"compute_rewards that does not take \(trajectory\)"),
+        ("my_code:Demanding", "cannot be made without arguments: .*size"),
+        ("my_code:Remote", "'fc://account/function': fc:// is not supported yet; use local://"),
+        ("my_code:Dangling", "'local://my_code:no_such': cannot be imported: .*has no 'no_such'"),
+        ("my_code:Pathless", "has no function; use local://module:function"),
+        ("local://my_code:no_such", "has no 'no_such'"),
+        ("local://my_code:two", "does not take exactly one argument"),
+    ],
+)
+def test_a_reward_that_cannot_be_served_is_refused_with_a_remedy(
+    folder: Path, reward: str, told: str
+):
+    with pytest.raises(ConfigError, match=told):
+        preflight(job(reward=reward), python_path=(str(folder),))
