@@ -10,7 +10,7 @@ import pytest
 
 from rollart.cli.main import main
 from rollart.core.errors import ConfigError, TrainerLost
-from rollart.core.events import SCHEMA, Evaluated, Event, RunEnded, RunStarted, Stamped
+from rollart.core.events import SCHEMA, Evaluated, Event, RunEnded, RunStarted, Stamped, WorkerBound
 from rollart.observe.eventlog import EventLog
 
 EVENTS: list[Event] = [
@@ -276,6 +276,34 @@ def test_a_picture_that_cannot_be_written_is_an_error_only_if_it_was_asked_for(
     (run / "report.png").mkdir()
     assert main(["report", str(run)]) == 0
     assert "cannot be written" in one_line(capsys)
+
+
+# -- pools and replay -----------------------------------------------------------------------
+
+
+def test_pools_of_a_run_are_the_bindings_it_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = WorkerBound(
+        worker="engine-0",
+        role="actor_gen",
+        pool="H20",
+        hardware="H20",
+        slots=(3,),
+        wanted="H800",
+        reason="H800 is full",
+    )
+    run = stored(tmp_path / "run", [*EVENTS[:1], bound, *EVENTS[1:]])
+    assert main(["pools", str(run)]) == 0
+    assert "H800 is full" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["pools", "replay"])
+def test_what_is_no_run_is_refused_by_every_command_that_wants_one(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(tmp_path)]) == 2
+    one_line(capsys)
 
 
 # -- words on the command line --------------------------------------------------------------

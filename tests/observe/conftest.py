@@ -42,8 +42,13 @@ GROUPS, MEMBERS, TURNS = 4, 2, 3
 
 @pytest.fixture
 def synthetic_run() -> SyntheticRun:
-    """`synthetic_run(steps=20, alpha=1, ends=True)` gives a run's stamped events."""
-    return lambda steps=20, alpha=1, ends=True: _Writer(steps, alpha).write(ends)
+    """`synthetic_run(steps=20, alpha=1, ends=True)` gives a run's stamped events.
+
+    Groups are of the `domains` in turn.
+    """
+    return lambda steps=20, alpha=1, ends=True, domains=("FrozenLake",): _Writer(
+        steps, alpha, domains
+    ).write(ends)
 
 
 def stats(version: int, tokens: int, gap: float | None = 2e-6) -> TrainStats:
@@ -68,6 +73,7 @@ def stats(version: int, tokens: int, gap: float | None = 2e-6) -> TrainStats:
 class _Writer:
     steps: int
     alpha: int
+    domains: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.random = Random(7)
@@ -75,7 +81,7 @@ class _Writer:
         self.out: list[Stamped] = []
         self.group = 0
         self.started = 0
-        self.in_batch: list[tuple[str, int]] = []
+        self.in_batch: list[tuple[str, str, int]] = []
         self.counts = {d.value: 0 for d in Disposition}
 
     def emit(self, event: Event) -> None:
@@ -93,14 +99,15 @@ class _Writer:
                 steps=self.steps,
                 batch_groups=GROUPS,
                 group_size=MEMBERS,
-                domains=("FrozenLake",),
+                domains=self.domains,
                 config="schema = 1\n",
             )
         )
         for engine in ("engine-0", "engine-1"):
             self.emit(EngineUp(engine=engine, hardware="cpu"))
         for name, success in (("best fixed sequence", 0.27), ("right if free, else down", 0.62)):
-            self.emit(Baseline(domain="FrozenLake", name=name, success=success, tasks=256))
+            for domain in self.domains:
+                self.emit(Baseline(domain=domain, name=name, success=success, tasks=256))
         # Engines get the first weights, and are measured, before the first batch is asked for.
         for phase in (Phase.PUBLISH, Phase.UPDATE, Phase.RESUME):
             self.phase(0, phase, 0.05)
@@ -118,11 +125,15 @@ class _Writer:
         return self.out
 
     def evaluate(self, when: str, version: int, sampled: float, greedy: float) -> None:
-        for mode, success in (("sampled", sampled), ("greedy", greedy)):
+        for domain, mode, success in (
+            (domain, mode, success)
+            for domain in self.domains
+            for mode, success in (("sampled", sampled), ("greedy", greedy))
+        ):
             self.now += 2.0
             self.emit(
                 Evaluated(
-                    domain="FrozenLake",
+                    domain=domain,
                     when=when,
                     mode=mode,
                     version=version,
@@ -154,13 +165,18 @@ class _Writer:
     def busy(self, device: str, work: str, begin: float, end: float) -> None:
         self.emit(DeviceBusy(device=device, hardware="cpu", work=work, begin=begin, end=end))
 
+    @property
+    def domain(self) -> str:
+        """Of the group that is written."""
+        return self.domains[self.group % len(self.domains)]
+
     def rollout(self, step: int) -> None:
         for _ in range(GROUPS):
             self.group += 1
             self.emit(
                 Admitted(
                     group=self.group,
-                    domain="FrozenLake",
+                    domain=self.domain,
                     task=f"map{self.group}",
                     requeued=False,
                     outstanding=GROUPS,
@@ -169,11 +185,11 @@ class _Writer:
             )
             for member in range(MEMBERS):
                 self.trajectory(
-                    f"FrozenLake/map{self.group}/g{self.group}.{member}.0", member, step
+                    f"{self.domain}/map{self.group}/g{self.group}.{member}.0", member, step
                 )
             self.emit(
                 GroupReady(
-                    group=self.group, domain="FrozenLake", members=MEMBERS, start_version=step
+                    group=self.group, domain=self.domain, members=MEMBERS, start_version=step
                 )
             )
 
@@ -183,7 +199,7 @@ class _Writer:
             TrajectoryStarted(
                 trajectory=name,
                 purpose="train",
-                domain="FrozenLake",
+                domain=self.domain,
                 task=f"map{self.group}",
                 group=self.group,
                 member=member,
@@ -223,7 +239,7 @@ class _Writer:
             TrajectoryEnded(
                 trajectory=name,
                 purpose="train",
-                domain="FrozenLake",
+                domain=self.domain,
                 status="failed" if failed else "finished",
                 failure="env_timeout" if failed else "",
                 detail="",
@@ -239,16 +255,18 @@ class _Writer:
             )
         )
         if failed:
-            self.dispose(name, Disposition.FAILED, "env_timeout", version)
+            self.dispose(name, Disposition.FAILED, "env_timeout", version, self.domain)
         else:
-            self.in_batch.append((name, version))
+            self.in_batch.append((name, self.domain, version))
 
-    def dispose(self, name: str, disposition: Disposition, reason: str, version: int) -> None:
+    def dispose(
+        self, name: str, disposition: Disposition, reason: str, version: int, domain: str
+    ) -> None:
         self.counts[disposition.value] += 1
         self.emit(
             Disposed(
                 trajectory=name,
-                domain="FrozenLake",
+                domain=domain,
                 group=self.group,
                 disposition=disposition,
                 reason=reason,
@@ -307,8 +325,8 @@ class _Writer:
             self.busy("engine-0", "decode", began, self.now + 0.2)
             self.busy("engine-1", "prefill", began, began + 0.3)
             self.busy("engine-1", "decode", began + 0.3, self.now - 0.1)
-        for name, version in self.in_batch:
-            self.dispose(name, Disposition.TRAINED, "", version)
+        for name, domain, version in self.in_batch:
+            self.dispose(name, Disposition.TRAINED, "", version, domain)
         self.in_batch.clear()
         tokens = 100 if step % 2 else 300
         self.emit(

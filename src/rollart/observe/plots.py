@@ -4,7 +4,7 @@ Invariant: drawn from a `History` alone; no global matplotlib state is touched, 
 in any process. The timeline shows a few steps from the middle of the run at full resolution.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,8 @@ WORK_COLOURS = {
     "publish": "#63b3ed",
     "score": "#90a4c8",
 }
+DOMAIN_COLOURS = ("#2f9e6e", "#2b6cb0", "#c2410c", "#8c6bb1", "#a0522d", "#0e7490")
+BASELINE_STYLES = ("--", ":", "-.", (0, (1, 4)))
 OTHER_COLOURS = ("#b5739d", "#7a7a52", "#5f9ea0", "#c28f5c")
 
 
@@ -103,31 +105,56 @@ def _smoothed(values: Sequence[float | None], window: int) -> list[float]:
 
 
 def _draw_quality(axes: "Axes", history: History, summary: RunSummary) -> None:
-    _prepare(axes, "Reward and success of all training trajectories", over_steps=True)
+    """Reward and success of one domain, or the success of each of several in its own colour."""
+    tags = [domain.domain for domain in summary.domains]
+    colours = {tag: DOMAIN_COLOURS[at % len(DOMAIN_COLOURS)] for at, tag in enumerate(tags)}
+    if len(tags) > 1:
+        _prepare(axes, "Success of all training trajectories, by domain", over_steps=True)
+        curves = [(tag, colours[tag], _successes(history, tag)) for tag in tags]
+    else:
+        _prepare(axes, "Reward and success of all training trajectories", over_steps=True)
+        curves = [
+            ("reward", "#8a8f98", [row.reward for row in history.steps]),
+            ("success", "#2f9e6e", [row.success for row in history.steps]),
+        ]
     places = range(1, len(history.steps) + 1)
     window = max(1, len(history.steps) // 15)
-    for label, colour, values in (
-        ("reward", "#8a8f98", [row.reward for row in history.steps]),
-        ("success", "#2f9e6e", [row.success for row in history.steps]),
-    ):
+    for label, colour, values in curves:
         mean = f", mean of {window}" if window > 1 else ""
         axes.plot(places, _known(values), color=colour, linewidth=0.8, alpha=0.35)
         axes.plot(
             places, _smoothed(values, window), color=colour, linewidth=2, label=f"{label}{mean}"
         )
-    _draw_evaluations(axes, history)
-    best: dict[str, float] = {
-        f"{name} ({domain.domain})" if len(summary.domains) > 1 else name: success
-        for domain in summary.domains
-        for name, success in domain.baselines
-    }
-    for (name, success), style in zip(best.items(), ("--", ":", "-.", (0, (1, 4))), strict=False):
-        axes.axhline(success, color="#6b7280", linestyle=style, linewidth=1.2, label=name)
+    _draw_evaluations(axes, history, colours if len(tags) > 1 else {})
+    for domain in summary.domains:
+        for (name, success), style in zip(domain.baselines, BASELINE_STYLES, strict=False):
+            axes.axhline(
+                success,
+                color=colours[domain.domain] if len(tags) > 1 else "#6b7280",
+                linestyle=style,
+                linewidth=1.2,
+                label=name if len(tags) == 1 else None,
+            )
+    if len(tags) > 1:
+        # A colour a domain says which; a line of words says the rest, where labels would be many.
+        axes.set_xlabel(
+            "train step (held-out: filled sampled, hollow greedy; broken lines: baselines)"
+        )
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, loc="best", framealpha=0.85)
 
 
-def _draw_evaluations(axes: "Axes", history: History) -> None:
+def _successes(history: History, domain: str) -> list[float | None]:
+    """Success, or where a domain has none the reward, of each step."""
+    values: list[float | None] = []
+    for row in history.steps:
+        found = next((one for one in row.domains if one.domain == domain), None)
+        known = None if found is None else found.success
+        values.append(found.reward if found is not None and known is None else known)
+    return values
+
+
+def _draw_evaluations(axes: "Axes", history: History, colours: Mapping[str, str]) -> None:
     """Held-out success: filled is sampled, hollow is greedy; one shape a domain."""
     last = len(history.steps)
     domains = list(dict.fromkeys(event.domain for event in history.evaluations))
@@ -138,18 +165,19 @@ def _draw_evaluations(axes: "Axes", history: History) -> None:
         at = {"before": 0, "after": last}.get(event.when)
         if at is None:
             at = min(event.version, last)
+        colour = colours.get(event.domain, "#c2410c")
         name = f"held-out {event.domain}, {event.mode}"
         axes.plot(
             [at],
             [event.success],
             marker="oDs^v"[domains.index(event.domain) % 5],
             markersize=8,
-            color="#c2410c",
-            markerfacecolor="#c2410c" if event.mode == "sampled" else "white",
+            color=colour,
+            markerfacecolor=colour if event.mode == "sampled" else "white",
             linestyle="none",
             clip_on=False,
             zorder=5,
-            label=name if (event.domain, event.mode) not in labelled else None,
+            label=name if not colours and (event.domain, event.mode) not in labelled else None,
         )
         labelled.add((event.domain, event.mode))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from rollart.core.errors import RollartError
-from rollart.core.tokens import LengthOnly, ids_array
+from rollart.core.tokens import LengthOnly
 from rollart.core.types import Piece, Segment, Status, ToolCall, Trajectory, Turn
 from rollart.observe.eventlog import Warn, write_whole
 
@@ -223,8 +223,7 @@ def _text(text: str) -> str:
 def _tokens(segment: Segment) -> Tokens:
     runs = [run for piece in segment.pieces for run in _runs(piece) if run[1]]
     known = not any(isinstance(p.ids, LengthOnly) and len(p.ids) for p in segment.pieces)
-    ids = [int(i) for p in segment.pieces for i in ids_array(p.ids)] if known else None
-    return Tokens(runs=tuple(runs), ids=tuple(ids) if ids is not None else None)
+    return Tokens(runs=tuple(runs), ids=tuple(segment.ids().tolist()) if known else None)
 
 
 def _runs(piece: Piece) -> tuple[tuple[int, int], ...]:
