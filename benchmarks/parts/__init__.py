@@ -1,0 +1,1 @@
+"""What benchmarks of whole runs share: a model, environments that take their time, a runner."""

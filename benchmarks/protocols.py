@@ -1,0 +1,143 @@
+"""The same job under the five protocols: trained tokens/s as ratios to sync_plus, and why.
+
+    OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE python -m benchmarks.protocols [--rounds 5] [--quick]
+
+Real runs of `benchmarks/parts/protocols.toml`, one `--set protocol.name=` apart: engine, trainer
+and environments in children of their own, a model of 0.6M parameters, environments that sleep.
+Within a round the protocols take turns, in an order that rotates, and a ratio compares runs of one
+round. Three latencies: long-tailed (lognormal, sigma 1, mean near a turn's time at the engine),
+equal (sigma 0, the negative control), and long-tailed with 1 reset in 50 taking 20 times as long.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.parts.runs import FIRST_STEPS, Figures, make_model, middle, spread, table, train
+
+PROTOCOLS = ("sync", "sync_plus", "one_off", "areal", "rollart")
+BASE = "sync_plus"
+LATENCIES = {"long-tailed": (1.0, 0.0), "equal": (0.0, 0.0), "slow resets": (1.0, 0.02)}
+"""Sigma of every latency, and the share of resets that are slow."""
+
+STEPS = {"sync": 4, "sync_plus": 8}
+"""Steps measured; 10 for the protocols that are not here, whose steps are shorter."""
+
+SPEED = (
+    "protocol",
+    "trained tokens/s",
+    f"ratio to {BASE}",
+    "token lag mean / max",
+    "stale",
+    "interrupted turns",
+    "tokens lost",
+)
+PHASES = (
+    "get_batch",
+    "train_step",
+    "publish",
+    "abort_stale",
+    "suspend",
+    "update",
+    "resume",
+    "recompute",
+)
+
+Results = Mapping[str, Sequence[Figures]]
+
+
+def settings(protocol: str, latency: str, seed: int, model: Path, steps: int) -> list[str]:
+    sigma, slow = LATENCIES[latency]
+    return [
+        f'model.path="{model}"',
+        f'protocol.name="{protocol}"',
+        f"run.seed={seed}",
+        f"run.steps={FIRST_STEPS + steps}",
+        f"domains.Sleeper.options.sigma={sigma}",
+        f"domains.Sleeper.options.slow_resets={slow}",
+    ]
+
+
+def measure(latency: str, protocols: Sequence[str], rounds: int, quick: bool) -> Results:
+    results: dict[str, list[Figures]] = {protocol: [] for protocol in protocols}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        model = make_model(out)
+        for seed in range(rounds):
+            shift = seed % len(protocols)
+            for protocol in (*protocols[shift:], *protocols[:shift]):
+                steps = 1 if quick else STEPS.get(protocol, 10)
+                given = settings(protocol, latency, seed, model, steps)
+                name = f"{protocol}-{seed}"
+                results[protocol].append(train("protocols.toml", out, name, given))
+    return results
+
+
+def show(latency: str, results: Results) -> None:
+    rounds = len(results[BASE])
+    sigma, slow = LATENCIES[latency]
+    turn, env = (
+        middle(getattr(run, what) for run in results[BASE]) for what in ("turn_s", "env_s")
+    )
+    print(
+        f"\n### {latency} (sigma {sigma:g}, slow resets {slow:.0%}): {rounds} rounds; under {BASE} "
+        f"a turn takes {turn:.2f} s at the engine and {env:.2f} s in the environment\n"
+    )
+    print(
+        table(
+            SPEED,
+            [speed_row(protocol, results) for protocol in results],
+        )
+    )
+    print("\nSeconds a step (medians), and shares of the time that are busy\n")
+    print(
+        table(
+            ("protocol", "step", *PHASES, "engine", "trainer", "both"),
+            [time_row(protocol, runs) for protocol, runs in results.items()],
+        ),
+        flush=True,
+    )
+
+
+def speed_row(protocol: str, results: Results) -> Sequence[str]:
+    runs = results[protocol]
+    ratios = [run.rate / base.rate for run, base in zip(runs, results[BASE], strict=True)]
+    lag = middle(run.summary.token_lag_mean or 0.0 for run in runs)
+    most = max(run.summary.token_lag_max or 0 for run in runs)
+    return (
+        protocol,
+        spread([run.rate for run in runs], 0),
+        spread(ratios),
+        f"{lag:.2f} / {most}",
+        f"{middle(run.count('stale') for run in runs):.0f}",
+        f"{middle(run.summary.interruptions for run in runs):.0f}",
+        f"{middle(run.lost_tokens for run in runs):.0%}",
+    )
+
+
+def time_row(protocol: str, runs: Sequence[Figures]) -> Sequence[str]:
+    shares = ("engine_busy", "trainer_busy", "both_busy")
+    return (
+        protocol,
+        f"{middle(run.step_s for run in runs):.2f}",
+        *(f"{middle(run.phases[phase] for run in runs):.2f}" for phase in PHASES),
+        *(f"{middle(getattr(run, share) for run in runs):.0%}" for share in shares),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one step a run: does it work at all?")
+    parser.add_argument("--latencies", nargs="+", choices=tuple(LATENCIES), default=[*LATENCIES])
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=[*PROTOCOLS])
+    chosen = parser.parse_args()
+    protocols = [name for name in PROTOCOLS if name in {*chosen.protocols, BASE}]
+    rounds = 1 if chosen.quick else chosen.rounds
+    for latency in chosen.latencies:
+        show(latency, measure(latency, protocols, rounds, chosen.quick))
+
+
+if __name__ == "__main__":
+    main()
