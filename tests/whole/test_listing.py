@@ -18,7 +18,7 @@ from rollart.core.events import (
 )
 from rollart.observe.eventlog import read_events
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 JobWriter = Callable[..., Path]
 
