@@ -1,4 +1,4 @@
-"""Two hardware classes and two domains: routing by affinity, by load alone, and the wrong way round.
+"""Two hardware classes, two domains: routing by affinity, by load alone, and the wrong way round.
 
     OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE python -m benchmarks.affinity [--rounds 5] [--quick]
 
@@ -110,9 +110,10 @@ def main() -> None:
     chosen = parser.parse_args()
     rounds, steps = (1, 1) if chosen.quick else (chosen.rounds, 10)
     results = measure(rounds, FIRST_STEPS + steps)
+    prompt, sampled = PREFILL_S * 1e6, DECODE_S * 1e6
     print(
-        f"{rounds} rounds; sleeps: {PREFILL_S * 1e6:.0f} us a prompt token, {DECODE_S * 1e6:.0f} us "
-        f"a sampled one, {SLOW:g} times that in the phase in which a class is slow\n"
+        f"{rounds} rounds; sleeps: {prompt:.0f} us a prompt token, {sampled:.0f} us a sampled one, "
+        f"{SLOW:g} times that in the phase in which a class is slow\n"
     )
     print(
         table(
@@ -120,3 +121,7 @@ def main() -> None:
             [row(name, results) for name in results],
         )
     )
+
+
+if __name__ == "__main__":
+    main()
