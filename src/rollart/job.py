@@ -7,9 +7,8 @@ run has begun, its directory gets an event log, metrics, weights and a report ho
 import asyncio
 import json
 import os
-import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,11 @@ from pathlib import Path
 from rollart.control.assembly import as_it_is, assemble
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
-from rollart.core.errors import ConfigError, RollartError, first_error
-from rollart.core.events import SCHEMA, Baseline, RunEnded, RunStarted, WorkerBound
+from rollart.core.errors import ConfigError, RollartError
+from rollart.core.events import SCHEMA, RunStarted, WorkerBound
 from rollart.core.ports import EventSink, Launcher, Placement, TranscriptSink
+from rollart.evaluate import EvalReport, evaluate
+from rollart.launching import RUNTIMES, Surroundings, measure_baselines, supervised
 from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
@@ -35,11 +36,18 @@ from rollart.user_classes import (
     training_through,
 )
 
-__all__ = ["JobPlan", "RunOutcome", "check", "planned_bindings", "run"]
+__all__ = [
+    "EvalReport",
+    "JobPlan",
+    "RunOutcome",
+    "check",
+    "evaluate",
+    "planned_bindings",
+    "run",
+]
 
 JOB_FILE = "job.toml"
 WEIGHTS = "weights"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +58,6 @@ class RunOutcome:
     ok: bool
     reason: str
     interrupted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a runtime's launcher is made of, beside the job."""
-
-    run_id: str
-    directory: Path
-    python_path: tuple[str, ...]
-    events: EventSink
-
-
-def _local(job: JobConfig, around: Surroundings) -> Launcher:
-    from rollart.runtimes.local.launcher import LocalLauncher
-
-    return LocalLauncher(
-        job,
-        run_id=around.run_id,
-        run_directory=around.directory,
-        python_path=around.python_path,
-        events=around.events,
-    )
-
-
-RUNTIMES: Mapping[str, Callable[[JobConfig, Surroundings], Launcher]] = {"local": _local}
-"""How a launcher is made, by the runtime's name."""
 
 
 def run(
@@ -192,7 +174,7 @@ async def _train(work: _Work, view: View) -> RunResult:
                 parts.push_async_callback(launcher.close)
                 return await _assembled(work, launcher, run_id, recorder, transcripts.take)
 
-            return await _supervised(begin, recorder)
+            return await supervised(begin, recorder)
 
 
 async def _assembled(
@@ -213,62 +195,8 @@ async def _assembled(
         generate=wrap,
         transcripts=transcripts,
     )
-    await _measure_baselines(job, launcher, events)
+    await measure_baselines(job, launcher, events)
     return controller
-
-
-async def _measure_baselines(job: JobConfig, launcher: Launcher, events: EventSink) -> None:
-    """Success of each domain's simple policies on its held-out tasks."""
-    for domain in job.domains if job.eval.tasks else ():
-        heldout = await launcher.heldout(domain.tag, job.eval.tasks)
-        for name, success in await launcher.baselines(domain.tag, heldout):
-            events.emit(Baseline(domain=domain.tag, name=name, success=success, tasks=len(heldout)))
-
-
-async def _supervised(begin: Callable[[], Awaitable[Controller]], events: EventSink) -> RunResult:
-    """Run a controller; the first stop signal ends it in order, the second at once.
-
-    A run that cannot begin ends like any other: with an event and a reason.
-    """
-    loop = asyncio.get_running_loop()
-    main = asyncio.current_task()
-    controller: Controller | None = None
-    asked = False
-
-    def on_signal(number: signal.Signals) -> None:
-        nonlocal asked
-        if controller is not None and not asked:
-            controller.stop(f"stopped by {number.name}")
-        elif main is not None:
-            main.cancel()
-        asked = True
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        started = controller = await begin()
-        return await started.run()
-    except asyncio.CancelledError:
-        if not asked:
-            raise
-        if controller is None:
-            return _ended(events, "stopped before training began", interrupted=True)
-        return _ended(events, "stopped at once by a second signal, out of order")
-    except RollartError as error:
-        return _ended(events, str(error))
-    except BaseExceptionGroup as errors:
-        first = first_error(errors)
-        if not isinstance(first, RollartError):
-            raise
-        return _ended(events, str(first))
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-def _ended(events: EventSink, reason: str, *, interrupted: bool = False) -> RunResult:
-    events.emit(RunEnded(reason=reason, ok=interrupted, steps=0, seconds=0.0))
-    return RunResult(ok=interrupted, reason=reason, steps=0, interrupted=interrupted)
 
 
 def run_started(job: JobConfig, run_id: str, runtime: str) -> RunStarted:

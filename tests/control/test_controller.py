@@ -5,22 +5,27 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from rollart.control.assembly import assemble, declared_placement
 from rollart.control.controller import Controller
 from rollart.core.events import (
+    Admitted,
     BatchTaken,
     Disposed,
     EngineDown,
+    Evaluated,
     LedgerClosed,
     PhaseEnded,
     RunEnded,
+    StepTrained,
     Warned,
 )
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Binding, Engine, TaskSource, Trainer
 from rollart.core.types import LogprobGap, Task, Trajectory
+from rollart.runtimes.sim.loop import run_virtual
 from rollart.testing.engine import ScriptedEngine
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
-from rollart.testing.parts import CountedTasks, ScriptedLauncher, ScriptedTrainer
+from rollart.testing.parts import CountedTasks, EventRecorder, ScriptedLauncher, ScriptedTrainer
 from rollart.testing.promises import broken_promises
 from rollart.testing.script import Script
 
@@ -262,3 +267,26 @@ def test_what_a_stop_finds_in_flight_leaves_as_cancelled() -> None:
     left = {event.disposition for event in run.events.of(Disposed)}
     assert left == {"cancelled"}
     assert not run.events.of(BatchTaken)
+
+
+def test_measuring_plays_the_held_out_tasks_and_trains_saves_and_admits_nothing() -> None:
+    async def main() -> None:
+        events, fakes = EventRecorder(), ScriptedLauncher()
+        job = scripted_job(eval__tasks=6)
+        controller = await assemble(
+            job,
+            fakes,
+            run_id="run",
+            placement=declared_placement(job),
+            save_to=None,
+            events=events,
+        )
+        result = await controller.measure()
+        assert result.ok, result.reason
+        assert [(e.mode, e.scored) for e in events.of(Evaluated)] == [("sampled", 6), ("greedy", 6)]
+        assert not events.of(StepTrained)
+        assert not events.of(Admitted)
+        assert len(events.of(RunEnded)) == 1
+        assert fakes.engines[0].live_requests == 0
+
+    run_virtual(main)

@@ -193,6 +193,15 @@ def test_a_file_is_read_and_overrides_apply_in_order(job_file: Path) -> None:
     assert job.domains[0].options == {"size": 8}
 
 
+def test_a_models_path_given_by_set_takes_the_place_of_what_would_make_it(
+    job_file: Path,
+) -> None:
+    made = load_job(job_file, ["model.make=models:tiny"])
+    assert (made.model.path, made.model.make) == (None, "models:tiny")
+    back = load_job(job_file, ["model.make=models:tiny", "model.path=elsewhere"])
+    assert (back.model.path, back.model.make) == ("elsewhere", None)
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

@@ -14,7 +14,7 @@ weights are saved if the trainer lives, and `RunEnded` says why.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from rollart.control.deadline import now, within
@@ -108,11 +108,20 @@ class Controller:
 
     async def run(self) -> RunResult:
         """Train to the end. Errors of the run become its result; only cancellation passes."""
+        return await self._drive(self._train)
+
+    async def measure(self) -> RunResult:
+        """Evaluate the weights as they are, and train nothing; otherwise as `run`."""
+        return await self._drive(self._measure)
+
+    async def _drive(
+        self, work: Callable[[asyncio.TaskGroup], Coroutine[None, None, RunResult]]
+    ) -> RunResult:
         self._began = now()
         self._fleet.on_fatal = self.fail
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch_trainer())
-            self._main = group.create_task(self._train(group))
+            self._main = group.create_task(work(group))
             if self._stop is not None or self._fatal is not None:
                 self._interrupt()
             result = await self._result_of(self._main)
@@ -160,6 +169,15 @@ class Controller:
         except Exception as error:
             return RunResult(ok=False, reason=describe(error), steps=self._done)
         return RunResult(ok=True, reason=reason, steps=self._done)
+
+    async def _measure(self, group: asyncio.TaskGroup) -> RunResult:
+        try:
+            await self._fleet.start(group)
+            await self._sync.first_sync()
+            await self._evaluator.evaluate("before", self._trainer.version.number)
+        except Exception as error:
+            return RunResult(ok=False, reason=describe(error), steps=0)
+        return RunResult(ok=True, reason="the held-out tasks are played", steps=0)
 
     async def _steps(self) -> str:
         """Iterate until steps, time or tasks run out; returns which."""

@@ -1,9 +1,8 @@
 """The rollout scheduler: admits groups, runs them, and hands out batches.
 
 Invariant: it alone admits, one credit a group; a group ends whole, and a stale one's task goes back
-to the front once, under a new group id. Between get_batch and resume no credit comes back, so that
-nothing starts under weights about to be replaced. A domain whose groups all fail is closed, and
-the others go on.
+to the front once, under a new group id. A domain whose groups all fail, or that everything waits
+for in vain, is closed, and the others go on.
 Who waits: the admission loop, for credits and tasks; `get_batch`, for groups (unblocked by a group
 that ends, or by `stall_s` without any progress); `end_surplus` and `abort_stale`, for the doomed to
 let go.
@@ -14,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rollart.control.admission import Credits, domain_limits
+from rollart.control.admission import Credits
+from rollart.control.admitter import Admitter
 from rollart.control.barrier import TurnBarrier
 from rollart.control.deadline import now
 from rollart.control.env_manager import EnvManager
@@ -33,7 +33,7 @@ from rollart.control.staleness import is_stale
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
 from rollart.core.config import RedundancyConfig
 from rollart.core.errors import RollartError, RunStalled, first_error
-from rollart.core.events import Admitted, CreditsReturned, GroupReady, Warned
+from rollart.core.events import Admitted, GroupReady, Warned
 from rollart.core.ports import EventSink
 from rollart.core.types import Disposition, Group, Trajectory
 
@@ -104,11 +104,20 @@ class RolloutScheduler:
         self._managers = managers
         self._buffer = buffer
         self._ledger = ledger
-        self._credits = credits
         self._protocol = protocol
         self._settings = settings
         self._events = events
-        self._barrier = TurnBarrier(self._all_admitted) if protocol.lockstep else None
+        self._admitter = Admitter(
+            tasks=tasks,
+            credits=credits,
+            weights=settings.weights,
+            batch_groups=settings.batch_groups,
+            under_way=self._under_way,
+            begin=self._begin,
+            failed=self._fail,
+            events=events,
+        )
+        self._barrier = TurnBarrier(lambda: self._admitter.complete) if protocol.lockstep else None
         self._runner = runner(
             managers=managers,
             ledger=ledger,
@@ -117,15 +126,13 @@ class RolloutScheduler:
             barrier=self._barrier,
             settings=GroupSettings(run=settings.run, attempts=settings.attempts),
         )
-        self._limits = self._domain_limits()
         self._live: dict[int, LiveGroup] = {}
+        self._groups_of: Counter[str] = Counter()
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
         self._dead: dict[str, Counter[Fate]] = {domain: Counter() for domain in managers}
         self._error: Exception | None = None
-        self._admission: asyncio.Task[None] | None = None
-        self._withheld: int | None = None
         self._ended_at = 0.0
         self.committed = 0
         tasks.on_end = self._tasks_ended
@@ -158,38 +165,16 @@ class RolloutScheduler:
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to admit."""
         self._ended_at = now()
-        self._tasks.start(group)
-        self._admission = group.create_task(self._admit(group))
+        self._admitter.start(group)
 
-    async def _admit(self, tasks: asyncio.TaskGroup) -> None:
-        try:
-            while True:
-                await self._credits.available()
-                entry = await self._tasks.next(self._may_admit)
-                live = self._open_group(entry)
-                tasks.create_task(self._run_group(live))
-        except Exception as error:
-            self._fail(error)
+    def _under_way(self, domain: str) -> int:
+        return self._groups_of[domain]
 
-    def _may_admit(self, domain: str) -> bool:
-        """Whether a domain holds less than all but the others' shares of one batch."""
-        held = sum(group.domain == domain for group in self._live.values())
-        return held < self._limits.get(domain, self._credits.capacity)
-
-    def _domain_limits(self) -> dict[str, int]:
-        weights = self._settings.weights
-        return domain_limits(
-            {domain: weights[domain] for domain in self._tasks.open_domains},
-            batch_groups=self._settings.batch_groups,
-            capacity=self._credits.capacity,
-        )
-
-    def _all_admitted(self) -> bool:
-        """Nobody else will join this round."""
-        return not self._credits.free or self._tasks.exhausted
+    def _begin(self, entry: QueuedTask, tasks: asyncio.TaskGroup) -> None:
+        tasks.create_task(self._run_group(self._open_group(entry)))
 
     def _tasks_ended(self) -> None:
-        self._limits = self._domain_limits()
+        self._admitter.domains_changed()
         self._buffer.wake()
         if self._barrier is not None:
             self._barrier.check()
@@ -203,7 +188,6 @@ class RolloutScheduler:
             )
 
     def _open_group(self, entry: QueuedTask) -> LiveGroup:
-        self._credits.take()
         domain = entry.task.domain
         live = LiveGroup(
             id=self._next_group,
@@ -213,6 +197,7 @@ class RolloutScheduler:
         )
         self._next_group += 1
         self._live[live.id] = live
+        self._groups_of[domain] += 1
         self._runner.prepare(live)
         self._events.emit(
             Admitted(
@@ -220,8 +205,8 @@ class RolloutScheduler:
                 domain=domain,
                 task=entry.task.key,
                 requeued=entry.requeues > 0,
-                outstanding=self._credits.outstanding,
-                capacity=self._credits.capacity,
+                outstanding=self._admitter.outstanding,
+                capacity=self._admitter.capacity,
             )
         )
         return live
@@ -236,26 +221,9 @@ class RolloutScheduler:
             most=redundancy.members,
         )
 
-    def _return_credits(self, groups: int) -> None:
-        """Credits of groups that are gone: at once, or at resume if a batch is in hand."""
-        if self._withheld is not None:
-            self._withheld += groups
-            return
-        self._credits.give_back(groups)
-        self._tasks.wake()
-        self._events.emit(
-            CreditsReturned(
-                groups=groups,
-                outstanding=self._credits.outstanding,
-                capacity=self._credits.capacity,
-            )
-        )
-
     def resumed(self) -> None:
         """Rollout goes on: the credits of the batch in hand, and of what left since, are free."""
-        if self._withheld is not None:
-            groups, self._withheld = self._withheld, None
-            self._return_credits(groups)
+        self._admitter.resumed()
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -281,6 +249,7 @@ class RolloutScheduler:
     def _settle(self, group: LiveGroup) -> None:
         """All members have ended: the group goes to the buffer, or leaves whole."""
         del self._live[group.id]
+        self._groups_of[group.domain] -= 1
         members = tuple(group.done[member] for member in sorted(group.done))
         self._ended_at = now()
         if group.doom is not None:
@@ -341,7 +310,7 @@ class RolloutScheduler:
         """Members of one group leave together, and its credit is free."""
         for trajectory in members:
             self._leave(trajectory, disposition, reason)
-        self._return_credits(1)
+        self._admitter.give_back(1)
 
     def _leave(self, trajectory: Trajectory, disposition: Disposition, reason: str = "") -> None:
         self._ledger.leave(
@@ -365,7 +334,7 @@ class RolloutScheduler:
         doomed = surplus_groups(
             [(group.id, group.start_version) for group in self._live.values()],
             [group.id for group in self._buffer.snapshot()],
-            count=self._credits.outstanding - (self._credits.capacity - spare.groups),
+            count=self._admitter.outstanding - (self._admitter.capacity - spare.groups),
             unbiased=spare.mode == "unbiased",
         )
         why = "the batch is full"
@@ -444,7 +413,7 @@ class RolloutScheduler:
         self._in_hand = self._buffer.take(groups, in_order=unbiased)
         for group in self._in_hand:
             self._entries.pop(group.id, None)
-        self._withheld = len(self._in_hand)
+        self._admitter.withhold(len(self._in_hand))
         return self._in_hand
 
     async def _change_or_stall(self, asked_at: float) -> None:
@@ -511,8 +480,7 @@ class RolloutScheduler:
         self._tasks.restore(snapshot.tasks)
         self._ledger.restore(snapshot.ledger)
         self._buffer.restore(snapshot.buffer)
-        for _ in snapshot.buffer:
-            self._credits.take()
+        self._admitter.hold(len(snapshot.buffer))
         self._next_group = snapshot.next_group
 
     # -- the end -----------------------------------------------------------------------------
@@ -527,9 +495,7 @@ class RolloutScheduler:
 
     async def stop(self) -> None:
         """Admit no more; everything that is left leaves as cancelled."""
-        self._tasks.stop()
-        if self._admission is not None:
-            self._admission.cancel()
+        self._admitter.stop()
         live = list(self._live.values())
         for group in live:
             group.condemn(Disposition.CANCELLED, "the run ended")
@@ -537,7 +503,7 @@ class RolloutScheduler:
             await group.ended.wait()
         self.batch_left(Disposition.CANCELLED, "the run ended")
         self._entries.clear()
-        self.resumed()
+        self._admitter.resumed()
         for group in self._buffer.evict(lambda _: True):
             self._drop(group.members, Disposition.CANCELLED, "the run ended")
 

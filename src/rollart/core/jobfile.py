@@ -68,6 +68,12 @@ def apply_override(table: Table, override: str) -> None:
             f"--set domains.TAG.{path[-1]}={text}"
         )
     at[path[-1]] = _toml_value(text)
+    for other in _INSTEAD.get(".".join(path), ()):
+        cast("Table", at).pop(other, None)
+
+
+_INSTEAD = {"model.path": ("make",), "model.make": ("path",)}
+"""Keys of which one given later takes the place of the other."""
 
 
 def _descend(at: Any, part: str, override: str) -> Any:
