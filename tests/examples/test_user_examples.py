@@ -15,7 +15,8 @@ from rollart.plan import check
 from rollart.testing.samples import sample_trajectory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FOLDERS = ("my_environment", "my_reward")
+TAGS = {"my_environment": "Guess", "my_reward": "Shop"}
+NAMES = {"my_environment": "guess", "my_reward": "frugal-shop"}
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +64,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def small(model: Path, runs: Path) -> list[str]:
+def small(folder: str, model: Path, runs: Path) -> list[str]:
     """Settings that make an example a run of seconds."""
+    tag = TAGS[folder]
     return [
         f'model.path="{model}"',
-        "model.context=3072",
+        "model.context=2048",
         f'run.directory="{runs}"',
         "run.steps=2",
         "rollout.batch_groups=1",
         "rollout.group_size=2",
         "rollout.slots=8",
+        f"domains.{tag}.max_tokens=8",
+        f"domains.{tag}.max_turns=3",
         "train.drop_zero_variance=false",
     ]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", list(TAGS))
 def test_an_example_is_whole_in_less_than_40_lines(folder: str) -> None:
     files = [file for file in (EXAMPLES / folder).iterdir() if file.is_file()]
     assert sorted(file.suffix for file in files) == [".py", ".toml"]
@@ -85,11 +89,11 @@ def test_an_example_is_whole_in_less_than_40_lines(folder: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", list(TAGS))
 def test_an_example_is_accepted_by_the_check_before_a_run(
     folder: str, model: Path, tmp_path: Path
 ) -> None:
-    plan = check(EXAMPLES / folder / "job.toml", small(model, tmp_path))
+    plan = check(EXAMPLES / folder / "job.toml", small(folder, model, tmp_path))
     assert plan.job.run.steps == 2
 
 
@@ -143,12 +147,10 @@ def test_the_reward_scores_an_answer_less_its_cost_and_knows_when_it_cannot() ->
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("folder", "name"), [("my_environment", "guess"), ("my_reward", "frugal-shop")]
-)
-def test_an_example_trains(folder: str, name: str, model: Path, tmp_path: Path) -> None:
-    settings = [word for one in small(model, tmp_path) for word in ("--set", one)]
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("folder", list(TAGS))
+def test_an_example_trains(folder: str, model: Path, tmp_path: Path) -> None:
+    settings = [word for one in small(folder, model, tmp_path) for word in ("--set", one)]
     command = [sys.executable, "-m", "rollart"]
     job = EXAMPLES / folder / "job.toml"
     done = subprocess.run(
@@ -156,7 +158,9 @@ def test_an_example_trains(folder: str, name: str, model: Path, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     shown = subprocess.run(
-        [*command, "report", str(tmp_path / name), "--json"], capture_output=True, check=True
+        [*command, "report", str(tmp_path / NAMES[folder]), "--json"],
+        capture_output=True,
+        check=True,
     )
     found = json.loads(shown.stdout)
     assert found["steps"] == 2

@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -30,8 +30,9 @@ def tokenizer() -> "PreTrainedTokenizerBase":
     return AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
 
 
+@pytest.mark.parametrize("role", ["user", "tool"])
 def test_smollm2_turns_concatenate_to_its_full_render(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: "PreTrainedTokenizerBase", role: Literal["user", "tool"]
 ) -> None:
     async def main() -> None:
         smollm2 = HfChatRenderer(tokenizer)
@@ -42,7 +43,7 @@ def test_smollm2_turns_concatenate_to_its_full_render(
             sampled = np.array(tokenizer.encode(f"{reply}<|im_end|>"), np.int32)
             history.append(await smollm2.parse(sampled))
             assert history[-1].content == reply
-            new = [Message(role="user", content="Another one, please!")]
+            new = [Message(role=role, content="Another one, please!")]
             rendered = await smollm2.extend(history, sampled, new)
             assert not rendered.restarts
             ids += [*sampled.tolist(), *ids_array(rendered.tokens).tolist()]

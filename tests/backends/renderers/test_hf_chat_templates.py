@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from rollart.backends.envs.shop import Shop
 from rollart.backends.renderers.hf_chat import HfChatRenderer
 from rollart.core.errors import ConfigError
 from rollart.core.ports import Rendered
 from rollart.core.tokens import TokenBlock, VersionRuns, ids_array
-from rollart.core.types import Message, Piece, Segment, ToolCall, ToolSpec
+from rollart.core.types import Message, Piece, Segment, Task, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -374,6 +375,39 @@ def test_a_template_that_cannot_be_used_is_refused_at_load_with_the_reason(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         HfChatRenderer(make_tokenizer(template))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '<tool_call>{"name": "price", "arguments": {"a": 1,</tool_call>',
+        '<tool_call>{"name": "steal", "arguments": {"item": "fig"}}</tool_call>',
+    ],
+)
+def test_a_call_that_is_none_is_answered_in_the_segment_and_the_episode_goes_on(
+    make_tokenizer: Any, bad: str
+) -> None:
+    async def main() -> None:
+        one = talk(make_tokenizer, QWEN)
+        shop = Shop()
+        task = Task(domain="shop", key="t", payload={"order": {"fig": 2}, "prices": {"fig": 4}})
+        await one.hears(*shop.reset(task, 0).messages)
+        refused = shop.step(await one.says(f"<think>\nhm\n</think>\n\n{bad}"))
+        (answer,) = refused.observation.messages
+        assert (answer.role, answer.tool_call_id) == ("tool", one.messages[-1].tool_calls[0].id)
+        assert answer.content.startswith("error: ")
+        assert dict(refused.metrics)["tool_parse_error"] == 1.0
+        await one.hears(answer)
+        one.check()
+        good = '<tool_call>{"name": "price", "arguments": {"item": "fig"}}</tool_call>'
+        priced = shop.step(await one.says(good))
+        await one.hears(*priced.observation.messages)
+        one.check()
+        assert priced.observation.messages[0].content == "4"
+        end = shop.step(await one.says("<think>\n2 * 4\n</think>\n\n8"))
+        assert (end.done, end.reward, len(one.segments)) == (True, 1.0, 1)
+
+    asyncio.run(main())
 
 
 class ForgetsTheSeparator(HfChatRenderer):

@@ -38,6 +38,8 @@ def test_several_calls_keep_their_order_and_have_ids_of_their_own() -> None:
     assert [call.id for call in answer.calls] == ["call00000", "call00001"]
     assert answer.content == "First.   End."
     assert len(calls(f"{CALL}; {CALL}")) == 2
+    unclosed = f"<tool_call>{CALL}\n<tool_call>look(<tool_call>{CALL}</tool_call>"
+    assert [name for name, _ in calls(unclosed)] == ["look", "", "look"]
 
 
 @pytest.mark.parametrize(

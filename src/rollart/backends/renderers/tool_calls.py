@@ -64,16 +64,20 @@ def _tagged(said: str) -> tuple[str, list[tuple[str, str]]]:
         begin = opens + len(OPEN)
         # A string within the JSON may hold a tag: the decoder says where a good call is over.
         values, end = _values(said, begin)
-        closes = said.find(CLOSE, end)
-        closes = len(said) if closes < 0 else closes
+        closes = _next_tag(said, end)
         if values and not said[end:closes].strip():
             found += map(_call, values)
         else:
-            closes = said.find(CLOSE, begin)
-            closes = len(said) if closes < 0 else closes
+            closes = _next_tag(said, begin)
             found.append(_malformed(said[begin:closes].strip()))
-        at = min(closes + len(CLOSE), len(said))
+        at = closes + len(CLOSE) * said.startswith(CLOSE, closes)
     return rest + said[at:], found
+
+
+def _next_tag(said: str, at: int) -> int:
+    """Where the next tag is, whether it closes or opens; the end where there is none."""
+    places = (said.find(tag, at) for tag in (CLOSE, OPEN))
+    return min((place for place in places if place >= 0), default=len(said))
 
 
 def _whole(said: str) -> list[tuple[str, str]]:
