@@ -115,7 +115,7 @@ def _close(name: str, recorded: object, replayed: object, tolerance_s: float) ->
 
 def _is_seconds(name: str) -> bool:
     last = name.rpartition(".")[2]
-    return last == "seconds" or last.endswith("_s")
+    return last == "seconds" or last.endswith(("_s", "_at"))
 
 
 def _close_texts(recorded: str, replayed: str, tolerance_s: float) -> bool:

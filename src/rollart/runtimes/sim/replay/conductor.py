@@ -182,7 +182,7 @@ class Conductor:
         if ask.last is not None:
             self._lasts[ask] = None
         if self._is_next(ask):
-            self._tell(ask)
+            self._tell_next([ask])
 
     def withdraw(self, ask: Ask) -> None:
         """Nobody waits for it any more."""
@@ -224,8 +224,7 @@ class Conductor:
         if self.expected is None:
             self.over.set_result(None)
             return
-        for ask in reversed([ask for ask in self._candidates() if self._is_next(ask)]):
-            self._tell(ask)
+        self._tell_next([ask for ask in self._candidates() if self._is_next(ask)])
 
     def _note(self, event: Event) -> None:
         if isinstance(event, PhaseBegan):
@@ -267,13 +266,40 @@ class Conductor:
             return False
         if ask.about and ask.about != self.record.trajectory_at.get(self.place):
             return False
-        match ask.causes(expected.event):
-            case Cause.ANSWER:
-                return True
-            case Cause.ERROR:
-                return self.loop.next_timer() > expected.time + EPSILON_S
-            case Cause.NO:
-                return False
+        cause = ask.causes(expected.event)
+        if cause is Cause.ERROR and self.loop.next_timer() <= expected.time + EPSILON_S:
+            return False
+        return cause is not Cause.NO
+
+    def _tell_next(self, asks: list[Ask]) -> None:
+        """Tell what the record has next, now or, if its time is a little later, after this step.
+
+        Then it comes before what control has yet to do on its own, because its event came first;
+        unless it was chosen otherwise.
+        """
+        expected = self.expected
+        if not asks or expected is None:
+            return
+        if expected.time <= self.now + EPSILON_S:
+            for ask in reversed(asks):
+                self._tell(ask)
+            return
+        self.choices.append(self.now)
+        if len(self.choices) - 1 not in self._otherwise:
+            self.loop.lead(lambda: self._tell_early(expected, asks))
+
+    def _tell_early(self, expected: Stamped, asks: list[Ask]) -> None:
+        """What is due before it comes before it."""
+        if self.expected is not expected:
+            return
+        due = self._next_due()
+        if due <= expected.time:
+            self.loop.lead(lambda: self._tell_early(expected, asks))
+            self._tell(heapq.heappop(self._due)[2], due)
+            return
+        for ask in reversed(asks):
+            if not ask.told:
+                self._tell(ask)
 
     def _tell(self, ask: Ask, at: float | None = None) -> None:
         self.withdraw(ask)

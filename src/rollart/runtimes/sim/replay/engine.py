@@ -119,7 +119,7 @@ class ReplayEngine:
         ask = Ask(what=f"tokens of {running.request.id}", about=running.trajectory)
         if turn is not None:
             if serial > turn.interruptions:
-                ask.due = max(story.began_at[running.turn], self._conductor.now)
+                ask.due = max(story.answered_at(running.turn), self._conductor.now)
                 ask.tell = partial(self._when_running, running, partial(self._finish, running, turn))
                 ask.causes = partial(_is_turn, running.trajectory, running.turn)
             elif not turn.engine:

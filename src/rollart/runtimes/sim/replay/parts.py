@@ -53,7 +53,7 @@ from rollart.core.types import (
     Trajectory,
     Verdict,
 )
-from rollart.runtimes.sim.replay.conductor import Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.conductor import EPSILON_S, Ask, Cause, Conductor
 from rollart.runtimes.sim.replay.engine import ReplayEngine
 from rollart.runtimes.sim.replay.record import NOT_SAVED, TRAINER_DIED, Story
 
@@ -197,7 +197,7 @@ class ReplayReward:
 
 
 class ReplayRenderer:
-    """Gives blocks of the recorded lengths at once.
+    """Gives blocks of the recorded lengths, when the next tokens were asked for.
 
     Args:
         context: tokens that a sequence may hold.
@@ -218,6 +218,7 @@ class ReplayRenderer:
         story = self._conductor.record.stories[name]
         if story.prompt(0) is None and story.ended is None:
             await self._unknown(name, story)
+        await self._until(name, story.asked_at(0))
         return Rendered(tokens=LengthOnly(story.opening(self._context)))
 
     async def extend(
@@ -228,6 +229,7 @@ class ReplayRenderer:
         after = story.after(following - 1)
         if not after.known:
             await self._unknown(name, story)
+        await self._until(name, story.asked_at(following))
         return Rendered(tokens=LengthOnly(after.tokens), restarts=after.restarts)
 
     async def _unknown(self, name: str, story: Story) -> None:
@@ -244,6 +246,11 @@ class ReplayRenderer:
                 last=1 if ended_it or waits_for_others else None,
             )
         )
+
+    async def _until(self, name: str, time: float) -> None:
+        """Rendering took until then; in lockstep, some of it was a wait for the others."""
+        if not self._lockstep and time > self._conductor.now + EPSILON_S:
+            await self._conductor.ask(Ask(what=f"{name} to be rendered", about=name, due=time))
 
     async def parse(self, sampled: TokenBlock) -> Message:
         return Message(role="assistant", content="")

@@ -4,6 +4,7 @@ Invariant: only events of control are kept (what the launcher, the job and the m
 control's doing); nothing here decides anything, it only finds.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +71,7 @@ class Story:
     turns: dict[int, TurnEnded] = field(default_factory=dict[int, TurnEnded])
     drops: dict[int, RequestDropped] = field(default_factory=dict[int, RequestDropped])
     began_at: dict[int, float] = field(default_factory=dict[int, float])
+    """Loop time (s) at which each turn's step began."""
     reset: EnvironmentReset | None = None
     reset_time: float = 0.0
     ended: TrajectoryEnded | None = None
@@ -82,6 +84,15 @@ class Story:
         if turn in self.turns:
             return self.turns[turn].prompt_tokens
         return self.drops[turn].prompt_tokens if turn in self.drops else None
+
+    def asked_at(self, turn: int) -> float:
+        """Loop time (s) at which the turn's tokens were asked for; minus infinity if untold."""
+        told = self.turns.get(turn) or self.drops.get(turn)
+        return _instant(told, "asked_at", -math.inf)
+
+    def answered_at(self, turn: int) -> float:
+        """Loop time (s) at which the turn's last token came; its step's beginning if untold."""
+        return _instant(self.turns[turn], "answered_at", self.began_at[turn])
 
     def opening(self, context: int) -> int:
         """Tokens of the first prompt; `context` where it left no room for an answer."""
@@ -124,6 +135,11 @@ class Story:
         if ended is None or not ended.failure or ended.failure == FailureKind.DEADLINE:
             return None
         return FailureKind(ended.failure), ended.detail
+
+
+def _instant(event: Event | None, name: str, otherwise: float) -> float:
+    told = getattr(event, name, None)
+    return otherwise if told is None else told
 
 
 def trajectory_of(event: Event) -> str | None:

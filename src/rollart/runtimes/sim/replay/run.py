@@ -9,7 +9,6 @@ are the recorded ones too (to a microsecond); for a run on real hardware they ag
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
 from rollart.core.config import JobConfig
@@ -108,7 +107,7 @@ def _search(job: JobConfig, record: Record, limits: Limits, parts: ControlParts)
     tries = 0
     while best.difference is not None and tries < MOST_TRIES:
         time = record.events[min(len(best.events), len(record.events) - 1)].time
-        near = [n for n, at in enumerate(choices) if abs(at - time) <= EPSILON_S]
+        near = [n for n, at in enumerate(choices) if abs(at - time) <= max(EPSILON_S, limits.slack_s)]
         for number in reversed(near):
             tries += 1
             outcome, made = _play(job, record, limits, parts, otherwise ^ {number})
