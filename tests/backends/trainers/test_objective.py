@@ -39,6 +39,7 @@ def objective(
     budget: int = 10_000,
     row_tokens: int | None = None,
     scorer: type[CausalScorer] = CausalScorer,
+    may_cut_short: bool = True,
     **settings: Any,
 ) -> Objective:
     chosen = {
@@ -49,7 +50,7 @@ def objective(
         "entropy": 0.01,
     }
     return Objective(
-        scorer(model, layout=layout, autocast=None),
+        scorer(model, layout=layout, autocast=None, may_cut_short=may_cut_short),
         token_budget=budget,
         row_tokens=row_tokens,
         **{**chosen, **settings},
@@ -80,17 +81,21 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("attention", "tolerance"), [("eager", 1e-6), ("sdpa", 1e-12)])
+@pytest.mark.parametrize(
+    ("attention", "tolerance"), [("eager", 1e-6), ("sdpa", 1e-12), ("short cut", 1e-12)]
+)
 @pytest.mark.parametrize("correction", ["none", "behaviour", "tis"])
 def test_micro_batches_and_packing_change_neither_loss_nor_gradient(
     make: Make, model_dir: Any, attention: str, tolerance: float, correction: str
 ) -> None:
     sequences = batch_sequences(make)
-    model = load(model_dir, attention)
-    wanted, reference = gradient(objective(model, correction=correction), model, sequences)
+    short = attention == "short cut"
+    model = load(model_dir, "sdpa" if short else attention)
+    whole = objective(model, correction=correction, may_cut_short=short)
+    wanted, reference = gradient(whole, model, sequences)
     assert float(wanted.norm()) > 0.01
     for layout in LAYOUTS:
-        made = objective(model, correction=correction, **layout)
+        made = objective(model, correction=correction, may_cut_short=short, **layout)
         got, outcome = gradient(made, model, sequences)
         assert float((got - wanted).abs().max()) < tolerance, layout
         assert outcome.loss == pytest.approx(reference.loss, abs=tolerance)
@@ -122,7 +127,7 @@ def test_a_pack_whose_sequences_see_each_other_would_be_caught(make: Make, model
     model, sequences = load(model_dir), batch_sequences(make)
     wanted, _ = gradient(objective(model), model, sequences)
     for broken in (Leaky, Unrestarted):
-        made = objective(model, layout="packed", scorer=broken)
+        made = objective(model, layout="packed", scorer=broken, may_cut_short=False)
         got, _ = gradient(made, model, sequences)
         assert float((got - wanted).abs().max()) > 1e-6, broken.__name__
 
@@ -152,8 +157,9 @@ def test_the_loss_of_two_tokens_is_the_one_worked_out_by_hand(make: Make, model_
         assert outcome.loss == pytest.approx(-hand - bonus, abs=1e-6)
         assert outcome.metrics.clipped == (1 if advantage > 0 else 0)
         assert outcome.metrics.ratio_max == pytest.approx(1.5, abs=1e-6)
+        # The model's own forward, on this side, has norms in float32 whatever the model is.
         assert outcome.metrics.entropy_mean == pytest.approx(
-            float(entropies.mean().detach()), abs=1e-9
+            float(entropies.mean().detach()), abs=1e-7
         )
 
 

@@ -21,6 +21,7 @@ from rollart.algorithms.packing import (
     block_causal_mask,
     plan_micro_batches,
 )
+from rollart.backends.trainers.llama import LlamaShaped, short_cut
 from rollart.backends.trainers.sequences import SegmentKey, TrainSequence
 
 _PROBE_TOKENS = 8
@@ -34,22 +35,31 @@ class Portion:
     sequences: Mapping[SegmentKey, TrainSequence]
     temperature: float
 
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """True at trained tokens [R, W]."""
-        return self._layout(lambda sequence: sequence.mask, False).astype(np.bool_)
+    def members(self) -> list[TrainSequence]:
+        """The sequences, in the order of their trained tokens."""
+        keys = self.plan.keys()
+        return [self.sequences[key] for key in keys]
 
     def tokens(
         self, values: Callable[[TrainSequence], npt.NDArray[np.generic]]
     ) -> npt.NDArray[np.generic]:
         """One value for each trained token [N], in the order of `CausalScorer.score`."""
-        return self._layout(values, 0)[self.mask()]
+        return np.concatenate([values(member)[member.mask] for member in self.members()])
 
     def per_sequence(self, values: npt.NDArray[np.generic]) -> dict[SegmentKey, npt.NDArray]:
         """The inverse of `tokens`: values [N] to [L] for each sequence, 0 where not trained."""
-        mask = self.mask()
-        spread = np.zeros(mask.shape, values.dtype)
-        spread[mask] = values
-        return self.plan.unpack(spread)
+        found: dict[SegmentKey, npt.NDArray] = {}
+        at = 0
+        for member in self.members():
+            spread = np.zeros(len(member), values.dtype)
+            end = at + int(member.mask.sum())
+            spread[member.mask] = values[at:end]
+            found[member.key], at = spread, end
+        return found
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """True at trained tokens [R, W]."""
+        return self._layout(lambda sequence: sequence.mask, False).astype(np.bool_)
 
     def inputs(self) -> npt.NDArray[np.int64]:
         """Token ids [R, W]; padding holds id 0, which nothing attends to."""
@@ -58,8 +68,7 @@ class Portion:
     def _layout(
         self, values: Callable[[TrainSequence], npt.NDArray[np.generic]], fill: float | bool
     ) -> npt.NDArray[np.generic]:
-        keys = self.plan.keys()
-        return self.plan.pack({key: values(self.sequences[key]) for key in keys}, fill=fill)
+        return self.plan.pack({each.key: values(each) for each in self.members()}, fill=fill)
 
 
 def portions_of(
@@ -99,13 +108,20 @@ class CausalScorer:
         autocast: dtype of the matrix products of the model's body; None for the weights' own. The
             last projection and all that follows it are computed in the weights' dtype: a logit of
             20 in bfloat16 is off by up to 0.06, and that would go straight into the ratio.
+        may_cut_short: take the short cut of `llama` if the model allows it. It ignores the layout
+            and the model's kind of attention; the values are the same, up to rounding.
 
     Raises:
         ValueError: layout "packed" with a model whose layers do not all attend to everything.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, layout: Layout, autocast: torch.dtype | None
+        self,
+        model: PreTrainedModel,
+        *,
+        layout: Layout,
+        autocast: torch.dtype | None,
+        may_cut_short: bool = True,
     ) -> None:
         if layout == "packed":
             refuse_unpackable(model)
@@ -113,6 +129,8 @@ class CausalScorer:
         self.layout: Layout = layout
         self._autocast = autocast
         self._plain_head = _plain_head(model)
+        allowed = may_cut_short and self._plain_head is not None
+        self._short_cut = short_cut(model) if allowed else None
 
     def score(self, portion: Portion, *, exact: bool = False) -> TokenScores:
         """Score the portion's trained tokens [N], differentiably unless gradients are off.
@@ -126,6 +144,8 @@ class CausalScorer:
 
     def _logits(self, portion: Portion, autocast: torch.dtype | None) -> Tensor:
         """Logits [N, V] at the places that predict a trained token."""
+        if self._short_cut is not None and self._plain_head is not None:
+            return self._plain_head(self._by_short_cut(portion, self._short_cut, autocast))
         chosen = self._tensor(np.flatnonzero(portion.mask()))
         arguments = self._arguments(portion)
         device = self.model.device.type
@@ -136,6 +156,15 @@ class CausalScorer:
             hidden = _body(self.model)(**arguments).last_hidden_state
         picked = hidden.flatten(0, 1).index_select(0, chosen)
         return self._plain_head(picked.to(self.model.dtype))
+
+    def _by_short_cut(
+        self, portion: Portion, run: LlamaShaped, autocast: torch.dtype | None
+    ) -> Tensor:
+        members = portion.members()
+        ids = np.concatenate([member.inputs for member in members]).astype(np.int64)
+        chosen = np.flatnonzero(np.concatenate([member.mask for member in members]))
+        lengths = np.array([len(member) for member in members], np.int64)
+        return run.hidden(self._tensor(ids), lengths, chosen, autocast)
 
     def _arguments(self, portion: Portion) -> dict[str, Tensor | bool | None]:
         arguments: dict[str, Tensor | bool | None] = {

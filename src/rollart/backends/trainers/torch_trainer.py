@@ -71,8 +71,10 @@ class TorchTrainer:
         model_dir: a directory that transformers loads; weights are held in float32.
         temperatures: sampling temperature of each domain's tag.
         seed: the run's; it decides which groups share an optimiser step.
-        layout, attention, row_tokens: how sequences are laid out and attended; no influence on
-            the result. `row_tokens` is the width of a packed row. By default what is fastest.
+        layout, attention, row_tokens: how sequences are laid out and attended where the model's
+            own forward runs; no influence on the result. `row_tokens` is the width of a packed
+            row. By default what is fastest.
+        may_cut_short: whether a shorter way to the same numbers may be taken where there is one.
         progress: told after every micro-batch.
     """
 
@@ -87,6 +89,7 @@ class TorchTrainer:
         layout: Layout = DEFAULT_LAYOUT,
         attention: Attention | None = None,
         row_tokens: int | None = None,
+        may_cut_short: bool = True,
         progress: Progress | None = None,
     ) -> None:
         self._model_dir = Path(model_dir)
@@ -97,6 +100,7 @@ class TorchTrainer:
         self._layout: Layout = layout
         self._attention: Attention = attention or DEFAULT_ATTENTION[config.dtype]
         self._row_tokens = row_tokens
+        self._may_cut_short = may_cut_short
         self._progress = progress
         self._loaded: _Loaded | None = None
 
@@ -117,6 +121,7 @@ class TorchTrainer:
             model,
             layout=self._layout,
             autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
+            may_cut_short=self._may_cut_short,
         )
         objective = Objective(
             scorer,
