@@ -43,7 +43,6 @@ COLUMNS = (
     "Writer's turns on H800",
     "token lag max",
 )
-RUNNER = ("benchmarks.parts.slowed_run",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def measure(rounds: int, steps: int) -> dict[str, list[Routed]]:
                     f"run.steps={steps}",
                 ]
                 run = f"{name.replace(' ', '-')}-{seed}"
-                figures = train("affinity.toml", out, run, given, runner=RUNNER)
+                figures = train("affinity.toml", out, run, given)
                 turns = read_events(out / run / EVENTS_FILE, only=(TurnEnded,))
                 results[name].append(Routed(figures=figures, on_h800=on_h800(turns)))
     return results

@@ -5,8 +5,9 @@
 Real runs of `benchmarks/parts/protocols.toml`, one `--set protocol.name=` apart: engine, trainer
 and environments in children of their own, a model of 0.6M parameters, environments that sleep.
 Within a round the protocols take turns, in an order that rotates, and a ratio compares runs of one
-round. Three latencies: long-tailed (lognormal, sigma 1, mean near a turn's time at the engine),
-equal (sigma 0, the negative control), and long-tailed with 1 reset in 50 taking 20 times as long.
+round. Three latencies, whose mean is the time of a turn at the engine in a run before the first
+round: long-tailed (lognormal, sigma 1), equal (sigma 0, the negative control), and long-tailed with
+1 reset in 50 taking 20 times as long.
 """
 
 import argparse
@@ -21,8 +22,8 @@ BASE = "sync_plus"
 LATENCIES = {"long-tailed": (1.0, 0.0), "equal": (0.0, 0.0), "slow resets": (1.0, 0.02)}
 """Sigma of every latency, and the share of resets that are slow."""
 
-STEPS = {"sync": 4, "sync_plus": 8}
-"""Steps measured; 10 for the protocols that are not here, whose steps are shorter."""
+STEPS = {"sync": 3, "sync_plus": 6, "one_off": 9, "areal": 9, "rollart": 9}
+"""Steps measured, so that runs take about equally long."""
 
 SPEED = (
     "protocol",
@@ -47,10 +48,10 @@ PHASES = (
 Results = Mapping[str, Sequence[Figures]]
 
 
-def settings(protocol: str, latency: str, seed: int, model: Path, steps: int) -> list[str]:
+def settings(protocol: str, latency: str, seed: int, mean_s: float, steps: int) -> list[str]:
     sigma, slow = LATENCIES[latency]
     return [
-        f'model.path="{model}"',
+        f"domains.Sleeper.options.mean_s={mean_s}",
         f'protocol.name="{protocol}"',
         f"run.seed={seed}",
         f"run.steps={FIRST_STEPS + steps}",
@@ -59,19 +60,33 @@ def settings(protocol: str, latency: str, seed: int, model: Path, steps: int) ->
     ]
 
 
-def measure(latency: str, protocols: Sequence[str], rounds: int, quick: bool) -> Results:
-    results: dict[str, list[Figures]] = {protocol: [] for protocol in protocols}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        model = make_model(out)
+class Bench:
+    """Runs in one folder, of one model, at one mean latency (s)."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._model = make_model(out)
+        self.mean_s = 0.1
+
+    def train(self, name: str, protocol: str, latency: str, seed: int, steps: int) -> Figures:
+        given = settings(protocol, latency, seed, self.mean_s, steps)
+        return train("protocols.toml", self._out, name, [f'model.path="{self._model}"', *given])
+
+    def calibrate(self, steps: int) -> None:
+        """The mean latency becomes the time of a turn at the engine."""
+        self.mean_s = round(self.train("calibration", BASE, "long-tailed", 0, steps).turn_s, 3)
+
+    def measure(
+        self, latency: str, protocols: Sequence[str], rounds: int, steps: Mapping[str, int]
+    ) -> Results:
+        results: dict[str, list[Figures]] = {protocol: [] for protocol in protocols}
         for seed in range(rounds):
             shift = seed % len(protocols)
             for protocol in (*protocols[shift:], *protocols[:shift]):
-                steps = 1 if quick else STEPS.get(protocol, 10)
-                given = settings(protocol, latency, seed, model, steps)
-                name = f"{protocol}-{seed}"
-                results[protocol].append(train("protocols.toml", out, name, given))
-    return results
+                name = f"{latency.replace(' ', '-')}-{protocol}-{seed}"
+                run = self.train(name, protocol, latency, seed, steps[protocol])
+                results[protocol].append(run)
+        return results
 
 
 def show(latency: str, results: Results) -> None:
@@ -135,8 +150,12 @@ def main() -> None:
     chosen = parser.parse_args()
     protocols = [name for name in PROTOCOLS if name in {*chosen.protocols, BASE}]
     rounds = 1 if chosen.quick else chosen.rounds
-    for latency in chosen.latencies:
-        show(latency, measure(latency, protocols, rounds, chosen.quick))
+    steps = dict.fromkeys(protocols, 1) if chosen.quick else STEPS
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        bench.calibrate(steps[BASE])
+        for latency in chosen.latencies:
+            show(latency, bench.measure(latency, protocols, rounds, steps))
 
 
 if __name__ == "__main__":

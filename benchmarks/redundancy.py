@@ -51,14 +51,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One virtual run. `wasted` is the share of trajectory-seconds that left as surplus.
+    """One virtual run; what the end of the run cut off has no part in it.
 
-    `kept_score` and `kept_long` are of what was trained, `finished_score` of all that finished.
+    `surplus` is the share of trajectories that left as such, `seconds` that of their time,
+    `tokens` that of sampled tokens which were not trained. `kept_score` and `kept_long` are of
+    what was trained, `finished_score` of all that finished, `estimate` is the report's.
     """
 
     rate: float
-    wasted: float
-    ended: float
+    surplus: float
+    seconds: float
+    tokens: float
     kept_score: float
     kept_long: float
     finished_score: float
@@ -77,7 +80,8 @@ VIRTUAL = (
     *SPARE,
     "steps/s, ratio to none",
     "surplus trajectories",
-    "surplus seconds",
+    "of seconds",
+    "tokens not trained",
     "reward: kept",
     "all finished",
     "the report's estimate",
@@ -127,7 +131,8 @@ def play(setting: Setting, seed: int, steps: int) -> Kept:
         Stamped(time=time, seq=seq, incarnation=0, event=event)
         for seq, (time, event) in enumerate(run.events.events)
     ]
-    left = [event for event in run.events.of(Disposed) if not _at_the_end(event)]
+    disposed = run.events.of(Disposed)
+    left = [event for event in disposed if event.disposition is not Disposition.CANCELLED]
     kept = [event.trajectory for event in left if event.disposition is Disposition.TRAINED]
     finished = [event.trajectory for event in left if not event.censored]
     surplus = [event for event in left if event.disposition is Disposition.SURPLUS]
@@ -135,17 +140,14 @@ def play(setting: Setting, seed: int, steps: int) -> Kept:
     bias = figures.summary.domains[0].bias
     return Kept(
         rate=figures.steps / figures.seconds,
-        wasted=sum(event.elapsed_s for event in surplus) / sum(event.elapsed_s for event in left),
-        ended=len(surplus) / len(left),
+        surplus=len(surplus) / len(left),
+        seconds=sum(event.elapsed_s for event in surplus) / sum(event.elapsed_s for event in left),
+        tokens=figures.lost_tokens,
         kept_score=_mean([LAW.score(draw, name) for name in kept]),
         kept_long=_mean([float(LAW.is_long(draw, name)) for name in kept]),
         finished_score=_mean([LAW.score(draw, name) for name in finished]),
         estimate=bias.reward_started if bias and bias.reward_started is not None else 0.0,
     )
-
-
-def _at_the_end(event: Disposed) -> bool:
-    return event.disposition is Disposition.CANCELLED
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -176,11 +178,12 @@ def _virtual_row(setting: Setting, runs: Sequence[Kept], base: Sequence[Kept]) -
     return (
         *setting.label,
         spread([run.rate / other.rate for run, other in zip(runs, base, strict=True)]),
-        f"{middle(run.ended for run in runs):.0%}",
-        f"{middle(run.wasted for run in runs):.0%}",
+        f"{middle(run.surplus for run in runs):.0%}",
+        f"{middle(run.seconds for run in runs):.0%}",
+        f"{middle(run.tokens for run in runs):.0%}",
         spread([run.kept_score for run in runs], 3),
         f"{middle(run.finished_score for run in runs):.3f}",
-        f"{middle(run.estimate for run in runs):.3f}",
+        spread([run.estimate for run in runs], 3),
         f"{middle(run.kept_long for run in runs):.0%}",
     )
 

@@ -4,8 +4,6 @@ Every completion then has exactly `max_tokens` tokens, so that runs differ only 
 varies. What it writes is an ordinary Hugging Face directory.
 """
 
-from pathlib import Path
-
 WORDS = 128
 CONTEXT = 512
 ROLES = ("system", "user", "assistant", "tool")
@@ -15,13 +13,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def make(directory: Path, *, seed: int) -> None:
+def make(directory: str, *, seed: int) -> None:
     """Write model (0.6 million parameters) and tokenizer (one token a word) to `directory`."""
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
 
     special = ["<|pad|>", *(f"<|{role}|>" for role in ROLES)]
     words = [*special, *(f"w{number}" for number in range(WORDS))]
@@ -53,5 +52,6 @@ def make(directory: Path, *, seed: int) -> None:
                 bos_token_id=None,
             )
         )
+    logging.disable_progress_bar()
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.parts import plain_model
 from rollart.core.events import Disposed, Stamped, TurnEnded
 from rollart.core.types import Disposition
 from rollart.observe.eventlog import EVENTS_FILE, read_events
@@ -23,7 +22,7 @@ from rollart.observe.summary import RunSummary, summary_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
-RUNNER = ("rollart", "train")
+RUNNER = "benchmarks.parts.run_job"
 FIRST_STEPS = 2
 """Steps that are over before measuring begins."""
 
@@ -61,16 +60,15 @@ class Figures:
 def make_model(folder: Path) -> Path:
     """A model for all runs of a benchmark, made once."""
     model = folder / "model"
-    plain_model.make(model, seed=0)
+    command = f"from benchmarks.parts.plain_model import make; make({str(model)!r}, seed=0)"
+    subprocess.run([sys.executable, "-c", command], cwd=ROOT, check=True)
     return model
 
 
-def train(
-    job: str, out: Path, name: str, settings: Sequence[str], *, runner: Sequence[str] = RUNNER
-) -> Figures:
-    """Run a job file of this folder in a process of its own, as a user would."""
+def train(job: str, out: Path, name: str, settings: Sequence[str]) -> Figures:
+    """Run a job file of this folder in a process of its own."""
     given = [f'run.name="{name}"', f'run.directory="{out}"', *settings]
-    command = [sys.executable, "-m", *runner, str(FOLDER / job)]
+    command = [sys.executable, "-m", RUNNER, str(FOLDER / job)]
     for setting in given:
         command += ["--set", setting]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

@@ -1,21 +1,22 @@
-"""Runs a job on the local runtime with engines that emulate hardware classes.
+"""Runs a job on the local runtime and leaves its event log, without the checks and the report.
 
-    python -m benchmarks.parts.slowed_run JOB.toml [--set key=value]...
+    python -m benchmarks.parts.run_job JOB.toml [--set key=value]...
 
-Everything but the engines' pace is the local runtime: the same control plane, trainer and
-environments in children of their own.
+Control plane, engines, trainer and environments are those of `rollart train`; what is left out is
+outside of what is measured and takes as long as a short run. An engine of a hardware class that
+`pace.py` names is slowed down to its pace.
 """
 
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.parts.pace import ENTRY, PACES, SlowedConfig
 from rollart.control.assembly import assemble, declared_placement
 from rollart.core.config import JobConfig
 from rollart.core.jobfile import load_job
-from rollart.core.ports import Binding, Engine
 from rollart.job import run_started
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
@@ -26,19 +27,15 @@ from rollart.runtimes.local.launcher import LocalLauncher
 ROOT = Path(__file__).parents[2]
 
 
-class SlowedLauncher(LocalLauncher):
-    """Starts engines of a hardware class at its pace."""
+class PacedLauncher(LocalLauncher):
+    """Starts engines of a hardware class at its pace. `hardware` is the class of each worker."""
 
-    _hardware: dict[str, str]
-
-    async def engine(self, binding: Binding) -> Engine:
-        self._hardware = {**getattr(self, "_hardware", {}), binding.worker: binding.hardware}
-        return await super().engine(binding)
+    hardware: Mapping[str, str]
 
     async def _spawn(self, entry: str, config: object, worker: str) -> Child:
-        if isinstance(config, EngineChildConfig):
-            pace = PACES[self._hardware[worker]]
-            return await super()._spawn(ENTRY, SlowedConfig(engine=config, pace=pace), worker)
+        if isinstance(config, EngineChildConfig) and self.hardware[worker] in PACES:
+            slowed = SlowedConfig(engine=config, pace=PACES[self.hardware[worker]])
+            return await super()._spawn(ENTRY, slowed, worker)
         return await super()._spawn(entry, config, worker)
 
 
@@ -49,19 +46,21 @@ async def run(job: JobConfig, directory: Path, code: Path) -> str | None:
     log = EventLog(directory / EVENTS_FILE, warn=recorder.warn)
     recorder.attach("the event log", log.append)
     recorder.emit(run_started(job, run_id, "local"))
-    launcher = SlowedLauncher(
+    launcher = PacedLauncher(
         job,
         run_id=run_id,
         run_directory=directory,
         python_path=(str(code), str(ROOT)),
         events=recorder,
     )
+    placement = declared_placement(job)
+    launcher.hardware = {engine.worker: engine.hardware for engine in placement.engines}
     try:
         controller = await assemble(
             job,
             launcher,
             run_id=run_id,
-            placement=declared_placement(job),
+            placement=placement,
             save_to=None,
             events=recorder,
         )
