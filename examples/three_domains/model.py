@@ -9,12 +9,12 @@ Run ``python model.py DIRECTORY [--seed N]`` to make one by hand.
 import argparse
 import random
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollart.backends.envs import frozen_lake, letter_shift, tic_tac_toe
-from rollart.core.types import Observation, Task
+from rollart.core.types import Task
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +28,15 @@ CHAT_TEMPLATE = (
 )
 CONTEXT = 512
 IGNORED = -100
-ENVIRONMENTS: tuple[type[Any], ...] = (
-    frozen_lake.FrozenLake,
-    tic_tac_toe.TicTacToe,
-    letter_shift.LetterShift,
-)
+WARM_UP_EPISODES: dict[type[Any], int] = {
+    frozen_lake.FrozenLake: 4,
+    tic_tac_toe.TicTacToe: 24,  # short, and which cells are still free takes longest to see
+    letter_shift.LetterShift: 4,
+}
+"""Episodes of each domain in one step of the warm-up."""
+
+Episode = tuple[list[int], list[bool]]
+"""Token ids, and which of them are the agent's."""
 
 
 def make_tokenizer() -> "PreTrainedTokenizerBase":
@@ -101,28 +105,26 @@ def action_ids(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     return [numbers[action] for action in (*frozen_lake.ACTIONS, *tic_tac_toe.ACTIONS)]
 
 
-def random_answer(environment: object, observation: Observation, rng: random.Random) -> str:
-    """An answer of the right form, every such answer being equally likely."""
-    words = observation.messages[-1].content.split()
+def random_answer(environment: object, conversation: list[str], rng: random.Random) -> str:
+    """An answer of the right form to what was said so far, every such one being equally likely."""
     if isinstance(environment, frozen_lake.FrozenLake):
         return rng.choice(frozen_lake.ACTIONS)
     if isinstance(environment, tic_tac_toe.TicTacToe):
-        return rng.choice([word[0] for word in words if word[1] == "."])
-    return " ".join(rng.choice(letter_shift.LETTERS) for _ in words)
+        taken = {said[-1] for said in conversation}
+        return rng.choice([cell for cell in tic_tac_toe.ACTIONS if cell not in taken])
+    return " ".join(rng.choice(letter_shift.LETTERS) for _ in conversation[-1].split())
 
 
 def random_play(
-    tokenizer: "PreTrainedTokenizerBase", *, seed: int
-) -> Iterator[tuple[list[int], list[bool]]]:
-    """Endless episodes of random answers, the domains in turn: token ids, and which are answers."""
-    rng = random.Random(f"random-play:{seed}")
-    environments = [environment() for environment in ENVIRONMENTS]
-    tasks = [environment.train_tasks(seed) for environment in ENVIRONMENTS]
-    for index in count():
-        environment = environments[index % len(environments)]
-        payload = next(tasks[index % len(environments)])
-        task = Task(domain=type(environment).__name__, key=str(index), payload=payload)
+    tokenizer: "PreTrainedTokenizerBase", kind: type[Any], *, seed: int
+) -> Iterator[Episode]:
+    """Endless episodes of random answers in one domain."""
+    rng = random.Random(f"random-play:{kind.__name__}:{seed}")
+    environment = kind()
+    for index, payload in enumerate(kind.train_tasks(seed)):
+        task = Task(domain=kind.__name__, key=str(index), payload=payload)
         observation = environment.reset(task, seed=0)
+        conversation: list[str] = []
         ids: list[int] = []
         answered: list[bool] = []
         done = False
@@ -130,7 +132,9 @@ def random_play(
             chat = [{"role": m.role, "content": m.content} for m in observation.messages]
             text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             seen = tokenizer.encode(str(text), add_special_tokens=False)
-            answer = random_answer(environment, observation, rng)
+            conversation.append(observation.messages[-1].content)
+            answer = random_answer(environment, conversation, rng)
+            conversation.append(answer)
             said = tokenizer.encode(answer, add_special_tokens=False)
             ids += [*seen, *said]
             answered += [False] * len(seen) + [True] * len(said)
@@ -145,56 +149,49 @@ def warm_up(
     *,
     seed: int,
     steps: int,
-    episodes_per_step: int = 12,
-    learning_rate: float = 4e-3,
-) -> float:
-    """Teach the form of an answer by imitating random play; returns the last step's loss.
+    learning_rate: float = 2e-3,
+) -> dict[str, float]:
+    """Teach the form of an answer by imitating random play; returns the last losses by domain.
 
     Only answers are learned, and valid ones are all equally frequent whatever the agent sees: the
     best that imitation can reach is a uniform choice among them.
     """
     import torch
 
-    episodes = list(islice(random_play(tokenizer, seed=seed), steps * episodes_per_step))
-    batches = [
-        episodes[start : start + episodes_per_step]
-        for start in range(0, len(episodes), episodes_per_step)
-    ]
+    play = {kind: random_play(tokenizer, kind, seed=seed) for kind in WARM_UP_EPISODES}
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=learning_rate, total_steps=len(batches), pct_start=0.2
+        optimizer, max_lr=learning_rate, total_steps=steps, pct_start=0.2
     )
-    loss = 0.0
+    losses: dict[str, float] = {}
     model.train()
-    for batch in batches:
-        loss = _imitate(model, tokenizer, batch, optimizer)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for kind, episodes in WARM_UP_EPISODES.items():
+            loss = imitation_loss(model, tokenizer, list(islice(play[kind], episodes)))
+            loss.backward()
+            losses[kind.__name__] = float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         schedule.step()
     model.eval()
-    return loss
+    return losses
 
 
-def _imitate(
-    model: "Qwen3ForCausalLM",
-    tokenizer: "PreTrainedTokenizerBase",
-    batch: list[tuple[list[int], list[bool]]],
-    optimizer: "torch.optim.Optimizer",
-) -> float:
-    """One optimiser step on the answers of ``batch``; returns the loss."""
+def imitation_loss(
+    model: "Qwen3ForCausalLM", tokenizer: "PreTrainedTokenizerBase", episodes: list[Episode]
+) -> "torch.Tensor":
+    """Mean cross-entropy of the answers in ``episodes``, nats a token."""
     import torch
 
-    width = max(len(ids) for ids, _ in batch)
+    width = max(len(ids) for ids, _ in episodes)
     pad = tokenizer.get_vocab()[PAD]
-    ids = torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids, _ in batch])
-    answered = torch.tensor([[*mask, *[False] * (width - len(mask))] for _, mask in batch])
-    loss = model(input_ids=ids, labels=ids.masked_fill(~answered, IGNORED)).loss
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return float(loss.detach())
+    ids = torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids, _ in episodes])
+    answered = torch.tensor([[*mask, *[False] * (width - len(mask))] for _, mask in episodes])
+    return model(input_ids=ids, labels=ids.masked_fill(~answered, IGNORED)).loss
 
 
-def make(directory: Path, *, seed: int, warmup_steps: int = 80) -> None:
+def make(directory: Path, *, seed: int, warmup_steps: int = 120) -> None:
     """Write model and tokenizer to ``directory``; the same seed writes the same weights."""
     import torch
     from transformers.utils import logging

@@ -32,12 +32,13 @@ def test_a_whole_line_wins_and_two_of_three_do_not() -> None:
 def test_over_all_orders_the_opponent_takes_every_free_cell_equally_often() -> None:
     """Also where it has moved before: what it has shown tells nothing of what comes next."""
     board = placed(FREE * 9, 4, AGENT)
-    replies: Counter[str] = Counter()
+    replies: Counter[int] = Counter()
     for order in permutations(CELLS):
         opening = Opening(begins="agent", order="".join(order))
         first = opening.reply(board)
-        if first[0] == OPPONENT:
-            replies[opening.reply(placed(first, 8, AGENT))] += 1
+        if first == 0:
+            seen = placed(placed(board, first, OPPONENT), 8, AGENT)
+            replies[opening.reply(seen)] += 1
     assert len(replies) == 6
     assert len(set(replies.values())) == 1
 

@@ -28,19 +28,23 @@ from rollart.backends.envs.tic_tac_toe_game import (
 from rollart.core.types import JsonValue, Message, Observation, StepResult, Task
 
 ACTIONS = CELLS
+OUTCOMES = ("won", "lost", "draw", "invalid")
 BASELINE_GAMES = 4
 
 
 class TicTacToe:
     """Get three of one's marks in a line before the other player does.
 
-    Every observation is the whole board, a word a cell (``5O``: the middle cell is the opponent's,
-    ``X`` is the agent's, ``.`` is free). The agent answers with the number of a free cell, 1 to 9,
-    row by row. Either side may begin. The opponent plays every free cell with equal chances.
+    The cells are numbered 1 to 9, row by row. The agent answers with the number of a free cell; an
+    observation is the cell that the opponent took, so that the moves so far are the board. Either
+    side may begin: where the agent does, it first sees ``begin``. The last observation says
+    ``won``, ``lost``, ``draw`` or ``invalid``. The opponent takes every free cell with equal
+    chances.
 
     Each turn's reward is 0 except the last one's: 1 for a win, ``draw_reward`` for a draw,
-    ``loss_reward`` for a defeat and for any answer that is not exactly one free cell, which ends
-    the game. Metrics: ``success`` (1 for a win alone: a draw is none), ``draw``, ``invalid``.
+    ``loss_reward`` for a defeat, ``invalid_reward`` for any answer that is not exactly one free
+    cell, which ends the game. Metrics: ``success`` (1 for a win alone: a draw is none), ``draw``,
+    ``invalid``.
     """
 
     replayable: ClassVar[bool] = True
@@ -50,13 +54,15 @@ class TicTacToe:
         *,
         begins: Begins = "either",
         draw_reward: float = 0.2,
-        loss_reward: float = -1.0,
+        loss_reward: float = -0.5,
+        invalid_reward: float = -1.0,
     ) -> None:
         """Take the domain's options; ``begins`` only shapes which tasks are drawn."""
         if begins not in ("agent", "opponent", "either"):
             raise ValueError(f'begins = {begins!r}: "agent", "opponent" or "either"')
         self._draw_reward = draw_reward
         self._loss_reward = loss_reward
+        self._invalid_reward = invalid_reward
         self._opening: Opening | None = None
         self._board = FREE * len(CELLS)
 
@@ -68,9 +74,9 @@ class TicTacToe:
         """
         self._opening = read_opening(task.key, task.payload)
         self._board = FREE * len(CELLS)
-        if self._opening.begins == "opponent":
-            self._board = self._opening.reply(self._board)
-        return self._seen()
+        return self._seen(
+            "begin" if self._opening.begins == "agent" else self._reply(self._opening)
+        )
 
     def step(self, action: str) -> StepResult:
         """Play one cell and the opponent's answer; raises RuntimeError before a ``reset``."""
@@ -79,17 +85,16 @@ class TicTacToe:
         word = action.strip()
         at = CELLS.index(word) if word in CELLS else None
         if at is None or self._board[at] != FREE:
-            return self._result(self._loss_reward, done=True, invalid=True)
+            return self._ended("invalid", self._invalid_reward)
         self._board = placed(self._board, at, AGENT)
         if wins(self._board, AGENT):
-            return self._result(1.0, done=True, success=True)
-        if free_cells(self._board):
-            self._board = self._opening.reply(self._board)
-            if wins(self._board, OPPONENT):
-                return self._result(self._loss_reward, done=True)
+            return self._ended("won", 1.0)
+        seen = self._reply(self._opening) if free_cells(self._board) else ""
+        if wins(self._board, OPPONENT):
+            return self._ended("lost", self._loss_reward)
         if not free_cells(self._board):
-            return self._result(self._draw_reward, done=True, draw=True)
-        return self._result(0.0, done=False)
+            return self._ended("draw", self._draw_reward)
+        return StepResult(observation=self._seen(seen), reward=0.0)
 
     @staticmethod
     def train_tasks(
@@ -119,31 +124,29 @@ class TicTacToe:
             ),
         }
 
-    def _seen(self) -> Observation:
-        words = (f"{cell}{mark}" for cell, mark in zip(CELLS, self._board, strict=True))
-        return Observation(messages=(Message(role="user", content=" ".join(words)),))
+    def _reply(self, opening: Opening) -> str:
+        """Let the opponent move; the word that tells where."""
+        at = opening.reply(self._board)
+        self._board = placed(self._board, at, OPPONENT)
+        return CELLS[at]
 
-    def _result(
-        self,
-        reward: float,
-        *,
-        done: bool,
-        success: bool = False,
-        draw: bool = False,
-        invalid: bool = False,
-    ) -> StepResult:
+    @staticmethod
+    def _seen(text: str) -> Observation:
+        return Observation(messages=(Message(role="user", content=text),))
+
+    def _ended(self, how: str, reward: float) -> StepResult:
         return StepResult(
-            observation=self._seen(),
+            observation=self._seen(how),
             reward=reward,
-            done=done,
+            done=True,
             metrics=(
-                ("success", float(success)),
-                ("draw", float(draw)),
-                ("invalid", float(invalid)),
+                ("success", float(how == "won")),
+                ("draw", float(how == "draw")),
+                ("invalid", float(how == "invalid")),
             ),
         )
 
 
 def vocabulary() -> tuple[str, ...]:
     """Every word that observations and actions can hold, for a tokenizer made for this game."""
-    return (*ACTIONS, *(f"{cell}{mark}" for cell in CELLS for mark in (FREE, AGENT, OPPONENT)))
+    return (*ACTIONS, "begin", *OUTCOMES)

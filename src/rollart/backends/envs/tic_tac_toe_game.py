@@ -50,10 +50,9 @@ class Opening:
     begins: Literal["agent", "opponent"]
     order: str
 
-    def reply(self, board: str) -> str:
-        """The board after the opponent's move; there must be a free cell."""
-        at = next(at for at in map(CELLS.index, self.order) if board[at] == FREE)
-        return placed(board, at, OPPONENT)
+    def reply(self, board: str) -> int:
+        """The free cell, 0 to 8, that the opponent takes; there must be one."""
+        return next(at for at in map(CELLS.index, self.order) if board[at] == FREE)
 
     def payload(self) -> dict[str, JsonValue]:
         """This game as a task's payload."""
@@ -124,13 +123,13 @@ def agent_wins(opening: Opening, player: Player, rng: random.Random) -> bool:
     """Play one game to its end; a draw is no win."""
     board = FREE * len(CELLS)
     if opening.begins == "opponent":
-        board = opening.reply(board)
+        board = placed(board, opening.reply(board), OPPONENT)
     while free_cells(board):
         board = placed(board, player(board, rng), AGENT)
         if wins(board, AGENT):
             return True
         if free_cells(board):
-            board = opening.reply(board)
+            board = placed(board, opening.reply(board), OPPONENT)
             if wins(board, OPPONENT):
                 return False
     return False
