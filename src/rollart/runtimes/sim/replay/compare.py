@@ -121,9 +121,7 @@ def _is_seconds(name: str) -> bool:
 def _close_texts(recorded: str, replayed: str, tolerance_s: float) -> bool:
     if _SECONDS_IN_TEXT.sub("s", recorded) != _SECONDS_IN_TEXT.sub("s", replayed):
         return False
-    pairs = zip(
-        _SECONDS_IN_TEXT.findall(recorded), _SECONDS_IN_TEXT.findall(replayed), strict=True
-    )
+    pairs = zip(_SECONDS_IN_TEXT.findall(recorded), _SECONDS_IN_TEXT.findall(replayed), strict=True)
     return all(abs(float(mine) - float(theirs)) <= tolerance_s for mine, theirs in pairs)
 
 

@@ -16,18 +16,14 @@ from rollart.control.fleet import CATCH_UP_TRIES, backoff
 from rollart.core.errors import FailureKind, RollartError
 from rollart.core.events import (
     Committed,
-    CreditsReturned,
-    Disposed,
     EngineAcknowledged,
     EngineDown,
     Event,
     LateResult,
     Phase,
-    PhaseBegan,
     PhaseEnded,
     RequestDropped,
     Stamped,
-    TrajectoryEnded,
     TurnEnded,
     Warned,
 )
@@ -35,6 +31,15 @@ from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Binding, DeltaSink
 from rollart.core.tokens import LengthOnly
 from rollart.core.types import GenerateRequest, RequestCost, StopReason, TokenDelta
+from rollart.runtimes.sim.replay.causes import (
+    ends_by_refusal,
+    ends_phase,
+    is_commit,
+    is_drop_of,
+    is_leaving,
+    is_same,
+    is_turn,
+)
 from rollart.runtimes.sim.replay.conductor import EPSILON_S, Ask, Cause, Conductor
 from rollart.runtimes.sim.replay.record import Story
 
@@ -62,9 +67,7 @@ class ReplayEngine:
         engine_s: seconds of silence after which control takes a busy engine for hung.
     """
 
-    def __init__(
-        self, conductor: Conductor, binding: Binding, *, engine_s: float
-    ) -> None:
+    def __init__(self, conductor: Conductor, binding: Binding, *, engine_s: float) -> None:
         self._conductor = conductor
         self._record = conductor.record
         self._binding = binding
@@ -120,8 +123,10 @@ class ReplayEngine:
         if turn is not None:
             if serial > turn.interruptions:
                 ask.due = max(story.answered_at(running.turn), self._conductor.now)
-                ask.tell = partial(self._when_running, running, partial(self._finish, running, turn))
-                ask.causes = partial(_is_turn, running.trajectory, running.turn)
+                ask.tell = partial(
+                    self._when_running, running, partial(self._finish, running, turn)
+                )
+                ask.causes = partial(is_turn, running.trajectory, running.turn)
             elif not turn.engine:
                 ask.due = self._conductor.now
                 ask.tell = partial(self._stream, running, turn.versions)
@@ -129,16 +134,14 @@ class ReplayEngine:
             self._cut_off(ask, running, story, drop)
         elif story.ended is not None and story.ended.failure == FailureKind.ENGINE:
             ask.tell = partial(self._refuse, running, story.ended.detail)
-            ask.causes = partial(_ends_by_refusal, running.trajectory)
+            ask.causes = partial(ends_by_refusal, running.trajectory)
         elif story.ended is not None or story.disposed is not None:
             # It was sampled, and then cancelled before its step began.
             ask.due = self._conductor.now
             ask.tell = partial(self._finish_untold, running, story.lost_tokens())
         return ask
 
-    def _cut_off(
-        self, ask: Ask, running: _Running, story: Story, drop: RequestDropped
-    ) -> None:
+    def _cut_off(self, ask: Ask, running: _Running, story: Story, drop: RequestDropped) -> None:
         ended = story.ended
         mismatch = None
         if ended is not None and ended.failure == FailureKind.TOKENS:
@@ -146,7 +149,7 @@ class ReplayEngine:
         if mismatch is not None:
             ids, logprobs = map(int, mismatch.groups())
             ask.tell = partial(self._send, running, ids, logprobs=logprobs)
-            ask.causes = partial(_is_drop_of, running.request.id)
+            ask.causes = partial(is_drop_of, running.request.id)
         elif drop.sampled_tokens and running.request.offset == 0:
             ask.due = self._conductor.now
             ask.tell = partial(self._send, running, drop.sampled_tokens)
@@ -225,9 +228,9 @@ class ReplayEngine:
 
     def show_life(self) -> None:
         """No token, but a sign that tokens come: the proxy notes that the engine works."""
-        for running in self._running.values():
+        running = next(iter(self._running.values()), None)
+        if running is not None:
             self._send(running, 0)
-            return
 
     @property
     def silent(self) -> bool:
@@ -251,7 +254,7 @@ class ReplayEngine:
                 dropped, about = True, running.trajectory
         if dropped:
             await self._conductor.ask(
-                Ask(what=f"{self.id} to let go", about=about, causes=_is_leaving)
+                Ask(what=f"{self.id} to let go", about=about, causes=is_leaving)
             )
 
     def release(self, session: str) -> None:
@@ -290,14 +293,14 @@ class ReplayEngine:
         if in_phase and ended is not None and conductor.at_once(ended[0].time):
             await asyncio.sleep(0)
         elif in_phase or not conductor.phases_begun:
-            causes = partial(_ends_phase, conductor, phase)
+            causes = partial(ends_phase, conductor, phase)
             await conductor.ask(Ask(what=f"{self.id} to {what}", causes=causes))
 
     async def update(self, version: PolicyVersion) -> None:
         ask = Ask(what=f"{self.id} to load {version}")
         ack = self._next_ack(version)
         if ack is not None:
-            ask.causes = partial(_is_same, ack)
+            ask.causes = partial(is_same, ack)
             await self._conductor.ask(ask)
             self._failures = 0
             return
@@ -305,7 +308,7 @@ class ReplayEngine:
         self._failures += 1
         if not self._down.startswith(NOT_ACKNOWLEDGED):
             ask.due = self._fails_at(version)
-            ask.causes = _is_commit
+            ask.causes = is_commit
         await self._conductor.ask(ask)
         if isinstance(self._conductor.event_ahead(), Committed):
             self._failures = 0
@@ -354,7 +357,9 @@ class ReplayEngine:
             lambda event: event.version >= version.number,
         )
         if self._down.startswith(NOT_TAKEN) and (found is None or found[1].engine != self.id):
-            return self._down_at - pause if self._failures >= CATCH_UP_TRIES else self._conductor.now
+            return (
+                self._down_at - pause if self._failures >= CATCH_UP_TRIES else self._conductor.now
+            )
         if found is None:
             return self._conductor.now
         begins = found[0].time - found[1].seconds - pause
@@ -365,7 +370,9 @@ class ReplayEngine:
         told = self._demotion()
         if told is not None:
             return told[1].message.partition(" requests moved: ")[2]
-        found = re.search(rf"[(; ]{re.escape(self.id)}: (.*?)(?:; [\w-]+: |\); see )", self._record.reason())
+        found = re.search(
+            rf"[(; ]{re.escape(self.id)}: (.*?)(?:; [\w-]+: |\); see )", self._record.reason()
+        )
         return found.group(1) if found else f"{version} was not loaded"
 
     # -- the end ---------------------------------------------------------------------------
@@ -391,40 +398,3 @@ class ReplayEngine:
             if running.finish is not None:
                 self._conductor.withdraw(running.finish)
         self._running.clear()
-
-
-def _is_turn(trajectory: str, turn: int, event: Event) -> Cause:
-    found = isinstance(event, TurnEnded) and (event.trajectory, event.turn) == (trajectory, turn)
-    return Cause.ANSWER if found else Cause.NO
-
-
-def _ends_by_refusal(trajectory: str, event: Event) -> Cause:
-    found = isinstance(event, TrajectoryEnded) and event.trajectory == trajectory
-    return Cause.ANSWER if found else Cause.NO
-
-
-def _is_drop_of(request: str, event: Event) -> Cause:
-    found = isinstance(event, RequestDropped) and event.request == request
-    return Cause.ANSWER if found else Cause.NO
-
-
-def _is_leaving(event: Event) -> Cause:
-    return Cause.ANSWER if isinstance(event, Disposed | TrajectoryEnded) else Cause.NO
-
-
-def _is_same(mine: Event, event: Event) -> Cause:
-    return Cause.ANSWER if event is mine else Cause.NO
-
-
-def _is_commit(event: Event) -> Cause:
-    return Cause.ANSWER if isinstance(event, Committed) else Cause.NO
-
-
-def _ends_phase(conductor: Conductor, phase: Phase, event: Event) -> Cause:
-    """Credits that come back at a resume are told just before its end."""
-    if isinstance(event, PhaseBegan) and not conductor.phases_begun:
-        return Cause.ANSWER
-    if isinstance(event, CreditsReturned) and phase is Phase.RESUME:
-        event = conductor.event_ahead(1) or event
-    ends = isinstance(event, PhaseEnded) and event.phase is phase
-    return Cause.ANSWER if ends else Cause.NO

@@ -7,7 +7,7 @@ control's doing); nothing here decides anything, it only finds.
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -152,6 +152,9 @@ class Record:
 
     def __init__(self, log: Iterable[Stamped]) -> None:
         whole = list(log)
+        for number, stamped in enumerate(whole, whole[0].seq if whole else 0):
+            if stamped.seq != number:
+                raise ReplayError(f"event {number} is missing; only a whole log can be replayed")
         self.started = next((s.event for s in whole if isinstance(s.event, RunStarted)), None)
         self.events: tuple[Stamped, ...] = tuple(
             stamped for stamped in whole if not isinstance(stamped.event, OUTSIDE)
@@ -284,11 +287,3 @@ class Record:
             return not event.ok
         calm = self.next_of(PhaseBegan, place, lambda began: began.phase is not Phase.RESUME)
         return calm is None and self.next_of(PhaseEnded, place, lambda e: not e.ok) is None
-
-
-def sequence_gap(numbers: Sequence[int]) -> int | None:
-    """The first place where sequence numbers do not go up by one; None if they do throughout."""
-    for place, (mine, following) in enumerate(zip(numbers, numbers[1:], strict=False)):
-        if following != mine + 1:
-            return place + 1
-    return None

@@ -1,9 +1,9 @@
-"""Replay of a run directory: its job file and event log are all that is read.
+"""A replay from a job and its event log: nothing else is read.
 
-What is promised: control, given the recorded answers of the world in the recorded order, emits
-the recorded events in the recorded order with the recorded content. Under virtual time the times
-are the recorded ones too (to a microsecond); for a run on real hardware they agree within
-`REAL_TOLERANCE_S`, because latencies inside control are not replayed.
+What "equal" says: there is a way for the world outside control to answer, in the recorded order
+and at the recorded times, in which control emits the recorded events, in order and content. Times
+agree within `VIRTUAL` or, where the run was on a real machine, `REAL`: what control itself took is
+not replayed. What a log leaves open (how far within one instant who had come) is searched.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from rollart.core.events import Stamped
 from rollart.core.ports import Binding, Placement
 from rollart.runtimes.sim.replay.compare import Comparison, compare
 from rollart.runtimes.sim.replay.conductor import EPSILON_S, Conductor, Limits, Outcome
+from rollart.runtimes.sim.replay.launcher import ReplayLauncher
 from rollart.runtimes.sim.replay.loop import ReplayLoop
-from rollart.runtimes.sim.replay.parts import ReplayLauncher
 from rollart.runtimes.sim.replay.record import Record
 
 VIRTUAL = Limits(slack_s=1e-9, tolerance_s=1e-6)
-MOST_TRIES = 200
 REAL = Limits(slack_s=0.02, tolerance_s=1.0)
+
+MOST_TRIES = 200
+"""Replays of one log, each over other choices, before its first difference is believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,10 @@ class ReplayReport:
 
 
 def replay_events(
-    job: JobConfig, log: Sequence[Stamped], *, limits: Limits | None = None,
+    job: JobConfig,
+    log: Sequence[Stamped],
+    *,
+    limits: Limits | None = None,
     parts: ControlParts = STANDARD,
 ) -> ReplayReport:
     """Run control again over what `log` says of the world.
@@ -107,7 +112,9 @@ def _search(job: JobConfig, record: Record, limits: Limits, parts: ControlParts)
     tries = 0
     while best.difference is not None and tries < MOST_TRIES:
         time = record.events[min(len(best.events), len(record.events) - 1)].time
-        near = [n for n, at in enumerate(choices) if abs(at - time) <= max(EPSILON_S, limits.slack_s)]
+        near = [
+            n for n, at in enumerate(choices) if abs(at - time) <= max(EPSILON_S, limits.slack_s)
+        ]
         for number in reversed(near):
             tries += 1
             outcome, made = _play(job, record, limits, parts, otherwise ^ {number})
@@ -168,9 +175,7 @@ def _placement(job: JobConfig, record: Record) -> Placement:
     """The engines that came up, in their order, where they were."""
     declared = declared_placement(job)
     return Placement(
-        engines=tuple(
-            Binding(worker=up.engine, hardware=up.hardware) for up in record.engines()
-        ),
+        engines=tuple(Binding(worker=up.engine, hardware=up.hardware) for up in record.engines()),
         trainer=declared.trainer,
         affinity=declared.affinity,
     )
