@@ -9,6 +9,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from rollart.core.config import RedundancyConfig
+
 MOST_POINTS = 64
 """Ages at which an expectation over a curve is taken."""
 
@@ -84,6 +86,52 @@ def fewer_than(count: int, *, of: int, each: float) -> float:
         math.comb(of, happen) * each**happen * (1.0 - each) ** (of - happen)
         for happen in range(count)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spares:
+    """What the job's redundancy decides, over what the scheduler tells it."""
+
+    config: RedundancyConfig
+
+    @property
+    def unbiased(self) -> bool:
+        """Speed has no say in who is kept."""
+        return self.config.mode == "unbiased"
+
+    def members(self, outcomes: Sequence[Outcome], *, size: int) -> int:
+        """Spare members of a group that begins now, in a domain with these last outcomes."""
+        if self.config.mode != "adaptive":
+            return self.config.members
+        return worthwhile_spares(outcomes, size=size, most=self.config.members)
+
+    def keep(
+        self, done: Sequence[int], given_up: Collection[int], *, size: int, places: int
+    ) -> tuple[int, ...] | None:
+        """The places that are kept, or None while the group is not full."""
+        if self.unbiased:
+            return first_in_order(done, given_up, size=size, places=places)
+        return first_to_finish(done, size=size)
+
+    def batch_is_full(
+        self, live: Collection[int], buffered: Collection[int], *, groups: int
+    ) -> bool:
+        """Whether a batch can be taken: any groups, or, without bias, those admitted first."""
+        if len(buffered) < groups or not self.unbiased:
+            return len(buffered) >= groups
+        return not any(group in live for group in sorted([*live, *buffered])[:groups])
+
+    def surplus(
+        self,
+        live: Sequence[tuple[int, int | None]],
+        buffered: Sequence[int],
+        *,
+        outstanding: int,
+        capacity: int,
+    ) -> tuple[int, ...]:
+        """Ids of the groups beyond what would be outstanding without spare groups."""
+        count = outstanding - (capacity - self.config.groups) if self.config.groups else 0
+        return surplus_groups(live, buffered, count=count, unbiased=self.unbiased)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

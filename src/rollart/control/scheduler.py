@@ -16,18 +16,14 @@ from dataclasses import dataclass, replace
 from rollart.control.admission import Credits
 from rollart.control.admitter import Admitter
 from rollart.control.barrier import TurnBarrier
+from rollart.control.dead_groups import DeadGroups
 from rollart.control.deadline import now
 from rollart.control.env_manager import EnvManager
 from rollart.control.flight import Fate, LiveGroup, fate_of
 from rollart.control.group_run import GroupRunner, GroupSettings
 from rollart.control.ledger import Ledger, LedgerSnapshot
 from rollart.control.protocols import ProtocolPolicy
-from rollart.control.redundancy import (
-    first_in_order,
-    first_to_finish,
-    surplus_groups,
-    worthwhile_spares,
-)
+from rollart.control.redundancy import Spares
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
@@ -131,7 +127,8 @@ class RolloutScheduler:
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
-        self._dead: dict[str, Counter[Fate]] = {domain: Counter() for domain in managers}
+        self._dead = DeadGroups(settings.max_dead_groups)
+        self._spares = Spares(config=settings.redundancy)
         self._error: Exception | None = None
         self._ended_at = 0.0
         self.committed = 0
@@ -189,11 +186,12 @@ class RolloutScheduler:
 
     def _open_group(self, entry: QueuedTask) -> LiveGroup:
         domain = entry.task.domain
+        size = self._settings.group_sizes[domain]
         live = LiveGroup(
             id=self._next_group,
             entry=entry,
-            size=self._settings.group_sizes[domain],
-            spares=self._spares(domain),
+            size=size,
+            spares=self._spares.members(self._runner.outcomes[domain], size=size),
         )
         self._next_group += 1
         self._live[live.id] = live
@@ -211,16 +209,6 @@ class RolloutScheduler:
         )
         return live
 
-    def _spares(self, domain: str) -> int:
-        redundancy = self._settings.redundancy
-        if redundancy.mode != "adaptive":
-            return redundancy.members
-        return worthwhile_spares(
-            self._runner.outcomes[domain],
-            size=self._settings.group_sizes[domain],
-            most=redundancy.members,
-        )
-
     def resumed(self) -> None:
         """Rollout goes on: the credits of the batch in hand, and of what left since, are free."""
         self._admitter.resumed()
@@ -236,9 +224,9 @@ class RolloutScheduler:
         self._settle(group)
 
     def _places_to_keep(self, group: LiveGroup) -> tuple[int, ...] | None:
-        if self._settings.redundancy.mode != "unbiased":
-            return first_to_finish(tuple(group.done), size=group.size)
-        return first_in_order(group.done, group.given_up, size=group.size, places=group.places)
+        return self._spares.keep(
+            tuple(group.done), group.given_up, size=group.size, places=group.places
+        )
 
     def _may_go_on(self, group: LiveGroup) -> bool:
         """The bound, at each turn: a group found stale is ended on the spot."""
@@ -268,25 +256,17 @@ class RolloutScheduler:
             needed=self._settings.members_needed,
             drop_zero_variance=self._settings.drop_zero_variance,
         )
-        dead = self._dead[group.domain]
         if fate is Fate.READY:
-            dead.clear()
             self._put(group, members)
-            return
-        dead[fate] += 1
-        if fate is Fate.FILTERED:
+        elif fate is Fate.FILTERED:
             self._drop(members, Disposition.FILTERED, "all scores are equal")
         else:
             self._drop(members, Disposition.INCOMPLETE_GROUP, "too few members with a score")
             if group.entry.failures < FAILED_REQUEUES:
                 self._tasks.requeue(group.entry, failed=True)
-        if dead.total() >= self._settings.max_dead_groups:
-            counts = ", ".join(f"{count} {fate.value}" for fate, count in dead.items())
-            self._tasks.close(
-                group.domain,
-                f"{dead.total()} groups in a row could not be trained ({counts}); look at the "
-                "reward's variance and the failures, or raise faults.max_dead_groups",
-            )
+        too_many = self._dead.count(group.domain, fate)
+        if too_many is not None:
+            self._tasks.close(group.domain, too_many)
 
     def _put(self, group: LiveGroup, members: tuple[Trajectory, ...]) -> None:
         ready = Group(
@@ -328,14 +308,11 @@ class RolloutScheduler:
 
         They are not carried over, and their tasks are not tried again.
         """
-        spare = self._settings.redundancy
-        if not spare.groups:
-            return 0
-        doomed = surplus_groups(
+        doomed = self._spares.surplus(
             [(group.id, group.start_version) for group in self._live.values()],
-            [group.id for group in self._buffer.snapshot()],
-            count=self._admitter.outstanding - (self._admitter.capacity - spare.groups),
-            unbiased=spare.mode == "unbiased",
+            self._buffer.ids(),
+            outstanding=self._admitter.outstanding,
+            capacity=self._admitter.capacity,
         )
         why = "the batch is full"
         live = [self._live[group] for group in doomed if group in self._live]
@@ -395,22 +372,15 @@ class RolloutScheduler:
                 raise self._error
             self._evict(self.committed)
             drained = not self._live and self._tasks.exhausted
-            if self._is_full(groups) or (drained and len(self._buffer)):
+            full = self._spares.batch_is_full(self._live, self._buffer.ids(), groups=groups)
+            if full or (drained and len(self._buffer)):
                 return self._take(groups)
             if drained:
                 raise OutOfTasks("every task has been trained or has left")
             await self._change_or_stall(asked_at)
 
-    def _is_full(self, groups: int) -> bool:
-        """Whether the buffer holds a batch: any groups, or those admitted first if unbiased."""
-        if len(self._buffer) < groups or self._settings.redundancy.mode != "unbiased":
-            return len(self._buffer) >= groups
-        first = sorted([*self._live, *self._buffer.ids()])[:groups]
-        return not any(group in self._live for group in first)
-
     def _take(self, groups: int) -> tuple[Group, ...]:
-        unbiased = self._settings.redundancy.mode == "unbiased"
-        self._in_hand = self._buffer.take(groups, in_order=unbiased)
+        self._in_hand = self._buffer.take(groups, in_order=self._spares.unbiased)
         for group in self._in_hand:
             self._entries.pop(group.id, None)
         self._admitter.withhold(len(self._in_hand))
