@@ -34,7 +34,10 @@ def survivors(
         # A process that is just replacing its image has no readable marker for a moment.
         assert wait_for_count(run_id, expected + 1, 5.0) == expected + 1
         owner.send_signal(kill)
-        owner.wait(timeout=10.0)
+        try:
+            owner.wait(timeout=10.0)
+        finally:
+            owner.kill()  # an owner that would not end must not be left to run
     left = wait_for_count(run_id, 0, seconds)
     for process in live_processes(run_id):
         os.kill(process.pid, signal.SIGKILL)
