@@ -28,6 +28,7 @@ from rollart.observe.report import write_report
 from rollart.observe.trackers import MetricsFeed, make_trackers
 from rollart.observe.transcripts import TRANSCRIPTS_FILE, TranscriptLog
 from rollart.plan import JobPlan, check, placed, planned_bindings
+from rollart.recorded import JOB_FILE
 from rollart.resource.manager import ResourceManager
 from rollart.user_classes import (
     NO_CLASSES,
@@ -46,7 +47,6 @@ __all__ = [
     "run",
 ]
 
-JOB_FILE = "job.toml"
 WEIGHTS = "weights"
 
 

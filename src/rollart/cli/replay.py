@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from rollart.cli.common import FAILED, OK
-from rollart.core.errors import RollartError
 
 
 def replay(run: Path) -> tuple[int, str]:
@@ -12,14 +11,7 @@ def replay(run: Path) -> tuple[int, str]:
     Raises:
         RollartError: the directory holds no run that can be replayed.
     """
-    from rollart.core.jobfile import load_job
-    from rollart.observe.eventlog import EVENTS_FILE, read_events
-    from rollart.runtimes.sim.replay.run import replay_events
+    from rollart.recorded import replay_run
 
-    try:
-        job = load_job(run / "job.toml")
-        log = list(read_events(run / EVENTS_FILE))
-    except OSError as error:
-        raise RollartError(f"{run}: not the directory of a run ({error}); give one") from error
-    report = replay_events(job, log)
+    report = replay_run(run)
     return (OK if report.equal else FAILED), str(report)
