@@ -31,7 +31,7 @@ SPEED = (
     f"ratio to {BASE}",
     "token lag mean / max",
     "stale",
-    "interrupted turns",
+    "turns of two versions",
     "tokens lost",
 )
 PHASES = (
@@ -126,7 +126,7 @@ def speed_row(protocol: str, results: Results) -> Sequence[str]:
         spread(ratios),
         f"{lag:.2f} / {most}",
         f"{middle(run.count('stale') for run in runs):.0f}",
-        f"{middle(run.summary.interruptions for run in runs):.0f}",
+        f"{middle(run.mixed for run in runs):.1%}",
         f"{middle(run.lost_tokens for run in runs):.0%}",
     )
 

@@ -242,7 +242,7 @@ def main() -> None:
     chosen = parser.parse_args()
     rounds = 1 if chosen.quick else chosen.rounds
     if chosen.part in ("all", "virtual"):
-        virtual(rounds, 10 if chosen.quick else 60)
+        virtual(rounds, 10 if chosen.quick else 40)
     if chosen.part in ("all", "real"):
         real(rounds, 4 if chosen.quick else 20)
 

@@ -33,8 +33,8 @@ class Figures:
 
     `rate` is prompt and response tokens of the trained batches a second, `phases` are seconds a
     step. `lost_tokens` is the share of sampled tokens whose trajectory left otherwise than trained,
-    those apart that the end of the run cut off. `turn_s` is a turn's mean time at the engine,
-    `env_s` in the environment.
+    those apart that the end of the run cut off; `mixed` that of turns sampled by two versions.
+    `turn_s` is a turn's mean time at the engine, `env_s` in the environment.
     """
 
     steps: int
@@ -47,6 +47,7 @@ class Figures:
     turn_s: float
     env_s: float
     lost_tokens: float
+    mixed: float
     summary: RunSummary
 
     @property
@@ -111,6 +112,7 @@ def figures_of(events: Sequence[Stamped]) -> Figures:
         ),
         env_s=statistics.mean(turn.env_s for turn in turns),
         lost_tokens=_lost(events, turns),
+        mixed=sum(turn.first_version != turn.last_version for turn in turns) / len(turns),
         summary=summary,
     )
 
