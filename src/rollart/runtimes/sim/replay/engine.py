@@ -48,6 +48,7 @@ NOT_TAKEN = "could not take "
 NOT_ACKNOWLEDGED = "no acknowledgement within "
 FOUND_BY_CONTROL = (NO_TOKEN, NOT_TAKEN, NOT_ACKNOWLEDGED, "no answer within ")
 MICROSECOND_S = 1e-6
+_NOT_ACKNOWLEDGED = re.compile(rf"{NOT_ACKNOWLEDGED}(\S+) s")
 _MISMATCH = re.compile(r"returned (\d+) ids and (\d+) log-probs")
 
 
@@ -306,8 +307,8 @@ class ReplayEngine:
             return
         words = self._refusal(version)
         self._failures += 1
+        ask.due = self._fails_at(version)
         if not self._down.startswith(NOT_ACKNOWLEDGED):
-            ask.due = self._fails_at(version)
             ask.causes = is_commit
         await self._conductor.ask(ask)
         if isinstance(self._conductor.event_ahead(), Committed):
@@ -348,13 +349,19 @@ class ReplayEngine:
         """When a load that the record does not acknowledge fails.
 
         The next one begins a known while later; its beginning is recorded with its success, or
-        it is one of many in vain that end in the engine's loss.
+        it is one of many in vain that end in the engine's loss. In an update all engines try again
+        together; an engine that catches up does so by itself.
         """
         pause = backoff(self._failures)
+        in_round = Phase.UPDATE in self._conductor.open_phases
+        waited = _NOT_ACKNOWLEDGED.match(self._down)
+        if waited is not None:
+            fails = self._down_at - float(waited.group(1)) - pause
+            return fails if fails > self._conductor.now else math.inf
         found = self._record.next_of(
             EngineAcknowledged,
             self._conductor.place - 1,
-            lambda event: event.version >= version.number,
+            lambda event: event.version >= version.number and (in_round or event.engine == self.id),
         )
         if self._down.startswith(NOT_TAKEN) and (found is None or found[1].engine != self.id):
             return (
