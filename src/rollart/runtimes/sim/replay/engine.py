@@ -242,21 +242,19 @@ class ReplayEngine:
     # -- commands --------------------------------------------------------------------------
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        dropped = False
-        about = ""
-        for name in request_ids:
-            running = self._running.pop(name, None)
-            if running is None:
-                continue
+        """Lets go when the trajectory's leaving is next; at once where nothing tells of one."""
+        cut = [self._running.pop(name) for name in request_ids if name in self._running]
+        for running in cut:
             if running.finish is not None:
                 self._conductor.withdraw(running.finish)
-            drops = self._record.stories[running.trajectory].drops
-            if running.turn in drops and drops[running.turn].request == name:
-                dropped, about = True, running.trajectory
-        if dropped:
-            await self._conductor.ask(
-                Ask(what=f"{self.id} to let go", about=about, causes=is_leaving)
-            )
+        for running in cut:
+            name, story = running.trajectory, self._record.stories[running.trajectory]
+            drop = story.drops.get(running.turn)
+            leaves = story.ended is not None or story.disposed is not None
+            if leaves and drop is not None and drop.request == running.request.id:
+                await self._conductor.ask(
+                    Ask(what=f"{self.id} to let go", about=name, causes=is_leaving)
+                )
 
     def release(self, session: str) -> None:
         return

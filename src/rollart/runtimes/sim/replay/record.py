@@ -248,13 +248,9 @@ class Record:
             first.setdefault(event.engine, event)
         return list(first.values())
 
-    def admissions(self, domain: str) -> list[tuple[float, Admitted]]:
-        """(loop time, event) of the tasks that were admitted as new ones of a domain, in order."""
-        return [
-            (self.events[place].time, event)
-            for place, event in self.of(Admitted)
-            if event.domain == domain and not event.requeued
-        ]
+    def admissions(self, domain: str) -> list[tuple[int, Admitted]]:
+        """(place, event) of the tasks that were admitted as new ones of a domain, in order."""
+        return [(p, e) for p, e in self.of(Admitted) if e.domain == domain and not e.requeued]
 
     def heldout(self, domain: str) -> tuple[Task, ...]:
         """The held-out tasks that were played, in their order.

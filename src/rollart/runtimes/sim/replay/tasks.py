@@ -37,8 +37,9 @@ class ReplayTasks:
         self._domain = domain
         self._weights = weights
         admissions = conductor.record.admissions(domain)
+        self._places = [place for place, _ in admissions]
         self._keys = [event.task for _, event in admissions]
-        self._times = [time for time, _ in admissions]
+        self._times = [conductor.record.events[place].time for place in self._places]
         self._at = 0
 
     async def next(self) -> Task | None:
@@ -49,7 +50,7 @@ class ReplayTasks:
         if self._conductor.at_once(self._times[at]):
             return Task(domain=self._domain, key=self._keys[at])
         ask.causes = self._admits
-        ask.due = self._conductor.now + (STARVED_S if self._has_credits() else PATIENCE_S) / 2
+        ask.due = self._conductor.now + (STARVED_S if self._was_slow(at) else PATIENCE_S) / 2
         await self._conductor.ask(ask)
         return Task(domain=self._domain, key=self._keys[at])
 
@@ -57,6 +58,16 @@ class ReplayTasks:
         if not isinstance(event, Admitted) or event.requeued:
             return Cause.NO
         return when(event.domain == self._domain)
+
+    def _was_slow(self, at: int) -> bool:
+        """Whether a group could have been admitted for longer than control waits for a domain."""
+        place = self._places[at]
+        for stamped in reversed(self._conductor.record.events[:place]):
+            event = stamped.event
+            if isinstance(event, Admitted | CreditsReturned):
+                waited = self._times[at] - stamped.time > PATIENCE_S / 2
+                return waited and event.outstanding < event.capacity
+        return True
 
     def _has_credits(self) -> bool:
         """Whether a group may be admitted, by what was last said of credits."""
