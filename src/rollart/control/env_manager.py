@@ -400,6 +400,8 @@ class EnvManager:
                 versions=versions,
                 stop=turn.stop.value,
                 interruptions=answer.interruptions,
+                asked_at=answer.asked_at,
+                answered_at=answer.answered_at,
             )
         )
 

@@ -61,6 +61,8 @@ class Answer:
     completion: Completion
     queued_s: float
     interruptions: int
+    asked_at: float = 0.0
+    answered_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +77,7 @@ class _Pending:
     future: "asyncio.Future[Completion]"
     on_start: StartSink
     queued_at: float
+    asked_at: float
     prompt_tokens: int
     slot: EngineSlot | None = None
     serial: int = 0
@@ -84,6 +87,7 @@ class _Pending:
     logprobs: list[TokenBlock] = field(default_factory=list[TokenBlock])
     versions: VersionRuns = NO_VERSIONS
     cost: RequestCost = NO_COST
+    answered_at: float = 0.0
 
 
 class LLMProxy:
@@ -127,6 +131,7 @@ class LLMProxy:
             future=asyncio.get_running_loop().create_future(),
             on_start=on_start,
             queued_at=now(),
+            asked_at=now(),
             prompt_tokens=total_length(call.prompt),
         )
         if self._budget(pending) <= 0:
@@ -143,7 +148,11 @@ class LLMProxy:
             await self._drop(pending)
             raise
         return Answer(
-            completion=completion, queued_s=pending.queued_s, interruptions=pending.serial - 1
+            completion=completion,
+            queued_s=pending.queued_s,
+            interruptions=pending.serial - 1,
+            asked_at=pending.asked_at,
+            answered_at=pending.answered_at,
         )
 
     def release(self, trajectory: TrajectoryId) -> None:
@@ -251,6 +260,7 @@ class LLMProxy:
 
     def _finish(self, pending: _Pending, stop: StopReason) -> None:
         completion = _complete(pending, stop)
+        pending.answered_at = now()
         self._detach(pending)
         if not pending.future.done():
             pending.future.set_result(completion)
@@ -283,6 +293,7 @@ class LLMProxy:
                 engine=slot.binding.worker if slot is not None else "",
                 prompt_tokens=pending.prompt_tokens,
                 sampled_tokens=len(pending.versions),
+                asked_at=pending.asked_at,
             )
         )
         if slot is None:

@@ -147,7 +147,8 @@ class TurnEnded:
     """One turn's tokens and seconds.
 
     `versions` are the (version, tokens) runs of what was sampled; the first and the last stand
-    apart because most readers need only those.
+    apart because most readers need only those. `asked_at` and `answered_at` are loop times (s) of
+    the request and of its last token.
     """
 
     trajectory: str
@@ -163,6 +164,8 @@ class TurnEnded:
     versions: tuple[tuple[int, int], ...]
     stop: str
     interruptions: int
+    asked_at: float | None = None
+    answered_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,7 @@ class RequestDropped:
     engine: str
     prompt_tokens: int
     sampled_tokens: int
+    asked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
