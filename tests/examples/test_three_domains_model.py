@@ -15,6 +15,7 @@ from rollart.backends.envs.frozen_lake import ACTIONS, FrozenLake
 from rollart.backends.envs.letter_shift import LetterShift
 from rollart.backends.envs.tic_tac_toe import TicTacToe
 from rollart.backends.renderers.hf_chat import HfChatRenderer
+from rollart.core.jobfile import load_job
 from rollart.core.tokens import ids_array
 from rollart.core.types import JsonValue, Message, Task
 
@@ -151,6 +152,17 @@ def test_random_answers_in_letters_are_eight_alike_and_never_to_a_heldout_messag
         counts.update(answers)
     assert len(counts) == 4
     assert max(counts.values()) < 1.25 * min(counts.values())
+
+
+@pytest.mark.parametrize("name", ["job.toml", "frozen_lake.toml"])
+def test_the_job_files_are_accepted_and_their_domains_are_those_of_the_model(
+    example: ModuleType, name: str
+) -> None:
+    job = load_job(EXAMPLE.with_name(name))
+    kinds = {f"{kind.__module__}:{kind.__name__}": kind for kind in example.WARM_UP_EPISODES}
+    for domain in job.domains:
+        kinds[domain.environment](**domain.options)
+        assert domain.max_tokens == (8 if domain.tag == "LetterShift" else 1)
 
 
 @pytest.mark.real
