@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.types import Verdict
+from rollart.process.child import Child
+from rollart.process.errors import ProcessError
+from rollart.process.frames import FRAME_LIMIT
 from rollart.process.owner import live_processes
 from rollart.process.spawn import spawn
 from rollart.runtimes.local import function_host, reward_host
@@ -55,6 +59,9 @@ def stumble():
 
 def nothing():
     return object()
+
+def much():
+    return "x" * 5_000
 
 def nap(seconds):
     time.sleep(seconds)
@@ -102,6 +109,11 @@ class AsksForNonsense(ra.Reward):
     @ra.register_serverless(attribute="echo", serverless_url="local://judge:echo")
     def compute_rewards(self, trajectory):
         return self.echo({1, 2})
+
+class AsksForMuch(ra.Reward):
+    @ra.register_serverless(attribute="much", serverless_url="local://judge:much")
+    def compute_rewards(self, trajectory):
+        return float(len(self.much()))
 
 class Blocks(ra.Reward):
     def compute_rewards(self, trajectory):
@@ -160,7 +172,9 @@ Rewards = Callable[..., AbstractAsyncContextManager[LocalReward]]
 @pytest.fixture
 def reward(spawned: Spawn, folder: Path) -> Rewards:
     @contextlib.asynccontextmanager
-    async def make(name: str, limit_s: float = 20.0) -> AsyncIterator[LocalReward]:
+    async def make(
+        name: str, limit_s: float = 20.0, frame_limit: int = FRAME_LIMIT
+    ) -> AsyncIterator[LocalReward]:
         config = RewardHostConfig(reward=f"classes:{name}", hardware="local")
 
         async def start(child: str) -> Any:
@@ -171,6 +185,7 @@ def reward(spawned: Spawn, folder: Path) -> Rewards:
                 env=child_environment({"PATH": "/usr/bin"}, RUN),
                 inherit_env=False,
                 python_path=(str(folder),),
+                frame_limit=frame_limit,
             )
 
         serverless = Serverless(spawned)
@@ -361,5 +376,37 @@ def test_an_instance_knows_its_worker_and_hardware(reward: Rewards) -> None:
     async def main() -> None:
         async with reward("Knows") as judge:
             assert await judge.score(sample_trajectory()) == Verdict(score=1.0)
+
+    asyncio.run(main())
+
+
+def test_a_reward_beside_functions_that_cannot_start_is_no_verdict_with_the_reason(
+    spawned: Spawn,
+) -> None:
+    async def refused(name: str) -> Child:
+        raise ProcessError(f"{name}: cannot fork: Resource temporarily unavailable")
+
+    async def main() -> None:
+        judge = LocalReward("lake", refused, limit_s=1.0, serverless=Serverless(spawned))
+        for verdict in await asyncio.gather(*(judge.score(sample_trajectory()) for _ in range(3))):
+            assert verdict.failure is FailureKind.REWARD_ERROR
+            assert verdict.reason.startswith("the reward cannot be started: lake-reward-")
+            assert "Resource temporarily unavailable" in verdict.reason
+
+    asyncio.run(main())
+
+
+def test_what_is_too_large_to_be_sent_to_a_judge_costs_its_own_call_only(reward: Rewards) -> None:
+    async def main() -> None:
+        async with reward("AsksForMuch", frame_limit=4_000) as judge:
+            small, large = sample_trajectory(), sample_trajectory()
+            large = replace(large, detail="x" * 5_000)
+            verdict = await judge.score(large)
+            assert verdict.failure is FailureKind.REWARD_ERROR
+            assert verdict.reason.startswith("the reward cannot be sent the trajectory: a frame of")
+            verdict = await judge.score(small)
+            assert verdict.failure is FailureKind.REWARD_ERROR
+            assert verdict.reason.startswith("the answer cannot be sent: a frame of")
+            assert judge.processes == 1, "the judge itself is fine"
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from functools import partial
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
-from rollart.process.errors import ChildDied, ProcessError
+from rollart.process.errors import ChannelFull, FrameTooLarge, ProcessError
 from rollart.runtimes.local.codec import Packed, pack_trajectory, unpack_verdict
 from rollart.runtimes.local.lane import Job, Lane, LaneLost
 from rollart.runtimes.local.lane_pool import MOST_CHILDREN, LanePool
@@ -68,7 +68,7 @@ class LocalReward:
             try:
                 answer = await self._judged(packed)
             except ProcessError as error:
-                return no_verdict(f"the reward cannot be started: {in_a_line(error)}")
+                return no_verdict(f"{_unasked(error)}: {in_a_line(error)}")
             except LaneLost as lost:
                 reason = lost.reason
                 if lost.culprit:
@@ -90,7 +90,7 @@ class LocalReward:
         if self._serverless is None:
             _, job = await self._pool.submit(packed, limit_s=lambda: self._limit_s, on_ask=None)
             return await job.answer
-        lost: LaneLost | None = None
+        failed: LaneLost | ProcessError | None = None  # leaves the group as itself, not in a group
         answer: Packed = None
         async with asyncio.TaskGroup() as group:
             asked: list[asyncio.Task[None]] = []
@@ -111,12 +111,12 @@ class LocalReward:
                     answer = await job.answer
                 finally:
                     job.on_ask = partial(_refuse, lane)
-            except LaneLost as error:
-                lost = error
+            except (LaneLost, ProcessError) as error:
+                failed = error
             for task in asked:
                 task.cancel()
-        if lost is not None:
-            raise lost
+        if failed is not None:
+            raise failed
         return answer
 
     async def _serve(self, lane: Lane, ask: Packed) -> None:
@@ -143,11 +143,24 @@ def no_verdict(reason: str, failure: FailureKind = FailureKind.REWARD_ERROR) -> 
     return Verdict(score=None, reason=reason, failure=failure)
 
 
+def _unasked(error: ProcessError) -> str:
+    """Why no child began to judge."""
+    if isinstance(error, FrameTooLarge | ChannelFull):
+        return "the reward cannot be sent the trajectory"
+    return "the reward cannot be started"
+
+
 def _refuse(lane: Lane, ask: Packed) -> None:
     _tell(lane, ask, False, "nobody waits for this verdict any more")
 
 
 def _tell(lane: Lane, ask: Packed, ok: bool, value: Packed, *, overran: bool = False) -> None:
-    if lane.lost is None:
-        with suppress(ChildDied):  # in this very turn of the loop
-            lane.child.cast(ANSWER, ask[1], ok, value, overran)
+    """Told or not: a child that does not hear it ends by its job's limit."""
+    if lane.lost is not None:
+        return
+    try:
+        lane.child.cast(ANSWER, ask[1], ok, value, overran)
+    except ProcessError as error:  # it died in this very turn, or the value cannot be sent
+        with suppress(ProcessError):
+            reason = f"the answer cannot be sent: {in_a_line(error)}"
+            lane.child.cast(ANSWER, ask[1], False, reason, overran)
