@@ -112,7 +112,9 @@ def main() -> None:
     prompt, sampled = PREFILL_S * 1e6, DECODE_S * 1e6
     print(
         f"{rounds} rounds; sleeps: {prompt:.0f} us a prompt token, {sampled:.0f} us a sampled one, "
-        f"{SLOW:g} times that in the phase in which a class is slow\n"
+        f"{SLOW:g} times that in the phase in which a class is slow; other programs had "
+        f"{middle(run.figures.others for runs in results.values() for run in runs):.0%} of the "
+        "machine\n"
     )
     print(
         table(

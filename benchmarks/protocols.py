@@ -95,9 +95,11 @@ def show(latency: str, results: Results) -> None:
     turn, env = (
         middle(getattr(run, what) for run in results[BASE]) for what in ("turn_s", "env_s")
     )
+    others = middle(run.others for runs in results.values() for run in runs)
     print(
         f"\n### {latency} (sigma {sigma:g}, slow resets {slow:.0%}): {rounds} rounds; under {BASE} "
-        f"a turn takes {turn:.2f} s at the engine and {env:.2f} s in the environment\n"
+        f"a turn takes {turn:.2f} s at the engine and {env:.2f} s in the environment; other "
+        f"programs had {others:.0%} of the machine\n"
     )
     print(
         table(

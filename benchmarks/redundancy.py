@@ -206,7 +206,11 @@ def real(rounds: int, steps: int) -> None:
                 ]
                 figures = train("redundancy.toml", out, f"run-{seed}-{at}", given)
                 results[setting].append(figures)
-    print(f"\n### real, rollart: {rounds} rounds, {steps} steps of 4 groups of 8\n")
+    others = middle(run.others for runs in results.values() for run in runs)
+    print(
+        f"\n### real, rollart: {rounds} rounds, {steps} steps of 4 groups of 8; other programs had "
+        f"{others:.0%} of the machine\n"
+    )
     print(
         table(
             REAL_COLUMNS,

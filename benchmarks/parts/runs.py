@@ -8,9 +8,10 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollart.core.events import Disposed, Stamped, TurnEnded
@@ -34,7 +35,8 @@ class Figures:
     `rate` is prompt and response tokens of the trained batches a second, `phases` are seconds a
     step. `lost_tokens` is the share of sampled tokens whose trajectory left otherwise than trained,
     those apart that the end of the run cut off; `mixed` that of turns sampled by two versions.
-    `turn_s` is a turn's mean time at the engine, `env_s` in the environment.
+    `turn_s` is a turn's mean time at the engine, `env_s` in the environment. `others` is the share
+    of the machine's processor time that went to other programs during the run.
     """
 
     steps: int
@@ -49,6 +51,7 @@ class Figures:
     lost_tokens: float
     mixed: float
     summary: RunSummary
+    others: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -74,13 +77,38 @@ def train(job: str, out: Path, name: str, settings: Sequence[str]) -> Figures:
         command += ["--set", setting]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     log = out / f"{name}.log"
+    busy, began = Processors.now(), time.monotonic()
     with log.open("w") as file:
         done = subprocess.run(
             command, stdout=file, stderr=file, env=environment, cwd=ROOT, check=False
         )
     if done.returncode:
         sys.exit(f"{name} ended with {done.returncode}:\n{log.read_text()[-2000:]}")
-    return figures_of(list(read_events(out / name / EVENTS_FILE)))
+    others = Processors.now().others_since(busy, time.monotonic() - began)
+    return replace(figures_of(list(read_events(out / name / EVENTS_FILE))), others=others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """Processor seconds so far: of the whole machine, and of this program with its children."""
+
+    machine: float
+    own: float
+
+    @classmethod
+    def now(cls) -> "Processors":
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+        idle = fields[3] + fields[4]
+        own = os.times()
+        return cls(
+            machine=(sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK"),
+            own=own.user + own.system + own.children_user + own.children_system,
+        )
+
+    def others_since(self, before: "Processors", seconds: float) -> float:
+        """Share of the machine that other programs had, 0..1."""
+        spent = (self.machine - before.machine) - (self.own - before.own)
+        return max(0.0, spent) / (seconds * (os.cpu_count() or 1))
 
 
 def figures_of(events: Sequence[Stamped]) -> Figures:
