@@ -2,17 +2,29 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rollart.core.errors import EnvironmentFailed, FailureKind
-from rollart.core.events import Admitted, DomainClosed, StepTrained, Warned
+from rollart.core.events import (
+    Admitted,
+    DomainClosed,
+    StepTrained,
+    TrajectoryEnded,
+    Warned,
+)
 from rollart.core.identity import TrajectoryId
-from rollart.core.ports import Environment, Environments, TaskSource
-from rollart.core.types import Task
+from rollart.core.ports import Environment, Environments, Rendered, Renderer, TaskSource
+from rollart.core.types import Message, Task
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
-from rollart.testing.parts import CountedTasks, ScriptedEnvironments, ScriptedLauncher
+from rollart.testing.parts import (
+    CountedTasks,
+    PlainRenderer,
+    ScriptedEnvironments,
+    ScriptedLauncher,
+)
 from rollart.testing.promises import broken_promises
 from rollart.testing.script import Script
 
@@ -154,7 +166,48 @@ class TestOneFails:
         assert steps[-1] < 120.0
         assert trained(run) == {"lake": 40}
         (closed,) = run.events.of(DomainClosed)
-        assert (closed.domain, closed.reason[:19]) == ("maze", "no progress for 50 ")
+        assert closed.domain == "maze"
+        assert closed.reason.startswith("nothing ended well for 50 s and the others wait for it")
+
+    @pytest.mark.parametrize("protocol", ["rollart", "sync_plus", "sync"])
+    def test_a_domain_whose_resets_all_time_out_does_not_pace_the_others(
+        self, protocol: str
+    ) -> None:
+        class TimesOut(ScriptedEnvironments):
+            async def open(self, trajectory: TrajectoryId) -> Environment:
+                await asyncio.sleep(60.0)
+                raise EnvironmentFailed(FailureKind.ENV_TIMEOUT, "reset took over 60 s")
+
+        job = scripted_job(
+            domains=BOTH,
+            run__steps=20,
+            protocol__name=protocol,
+            timeouts={"env_reset_s": 60.0, "stall_s": 120.0},
+        )
+        run = kept(run_scripted(job, QUICK, launcher=broken(worlds=TimesOut)))
+        assert run.result.ok, run.result.reason
+        steps = [time for time, event in run.events.events if isinstance(event, StepTrained)]
+        assert steps[-1] < 400.0
+        assert [event.domain for event in run.events.of(DomainClosed)] == ["maze"]
+
+    def test_a_template_that_refuses_one_conversation_costs_one_trajectory(self) -> None:
+        class Picky(PlainRenderer):
+            refused = 0
+
+            async def open(self, messages: Sequence[Message]) -> Rendered:
+                if not self.refused:
+                    self.refused += 1
+                    raise ValueError("roles must alternate")
+                return await super().open(messages)
+
+        class Launches(ScriptedLauncher):
+            async def renderer(self) -> Renderer:
+                return Picky()
+
+        run = kept(run_scripted(scripted_job(), QUICK, launcher=Launches))
+        assert run.result.ok, run.result.reason
+        failed = [e for e in run.events.of(TrajectoryEnded) if e.failure]
+        assert [(e.failure, e.detail) for e in failed] == [("render", "roles must alternate")]
 
 
 class TestOneStarves:
@@ -166,11 +219,25 @@ class TestOneStarves:
         )
         assert run.result.ok
         assert trained(run)["lake"] > 100
+        alone = run_scripted(scripted_job(domains=BOTH[:1], run__steps=30), QUICK)
+        ends = [events.events[-1][0] for events in (run.events, alone.events)]
+        assert ends[0] < 1.5 * ends[1]
         assert any("domain maze starves" in w.message for w in run.events.of(Warned))
         assert not run.events.of(DomainClosed)
 
-    def test_without_its_own_feeder_a_slow_source_stops_everyone(self) -> None:
-        """The same run with sources that are all as slow takes as long as its slowest."""
+    @pytest.mark.parametrize("protocol", ["sync", "sync_plus", "rollart"])
+    def test_a_source_that_gives_nothing_at_all_stops_nobody(self, protocol: str) -> None:
+        class Nothing(CountedTasks):
+            async def next(self) -> Task | None:
+                return await asyncio.get_running_loop().create_future()
+
+        job = scripted_job(domains=BOTH, run__steps=20, protocol__name=protocol)
+        run = kept(run_scripted(job, QUICK, launcher=broken(Nothing)))
+        assert run.result.ok, run.result.reason
+        assert trained(run) == {"lake": 80}
+        assert "lake" not in [event.domain for event in run.events.of(DomainClosed)]
+
+    def test_where_all_sources_are_slow_the_run_is_as_slow_and_goes_on(self) -> None:
         run = run_scripted(
             scripted_job(domains=BOTH, run__steps=5, timeouts__stall_s=500.0),
             QUICK,

@@ -21,6 +21,7 @@ class Admitter:
     Args:
         weights: shares of the groups, by domain.
         under_way: how many groups of a domain are being rolled out.
+        is_failing: whether a domain's last groups failed, so that its next one is a probe.
         begin: takes a credit's task and rolls its group out.
         failed: told of an error that ends admission.
     """
@@ -33,6 +34,7 @@ class Admitter:
         weights: Mapping[str, float],
         batch_groups: int,
         under_way: Callable[[str], int],
+        is_failing: Callable[[str], bool],
         begin: Callable[[QueuedTask, asyncio.TaskGroup], None],
         failed: Callable[[Exception], None],
         events: EventSink,
@@ -42,6 +44,7 @@ class Admitter:
         self._weights = weights
         self._batch_groups = batch_groups
         self._under_way = under_way
+        self._is_failing = is_failing
         self._begin = begin
         self._failed = failed
         self._events = events
@@ -61,8 +64,8 @@ class Admitter:
 
     @property
     def complete(self) -> bool:
-        """Nobody else will begin before a credit comes back."""
-        return not self._credits.free or self._tasks.exhausted
+        """Nobody else will begin before a credit, a group's end or a late source's task."""
+        return not self._credits.free or not self._tasks.may_come(self._may_admit)
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to admit."""
@@ -85,12 +88,15 @@ class Admitter:
             self._failed(error)
 
     def _may_admit(self, domain: str) -> bool:
-        return self._under_way(domain) < self._limits.get(domain, self._credits.capacity)
+        limit = self._limits.get(domain, self._credits.capacity)
+        return self._under_way(domain) < (1 if self._is_failing(domain) else limit)
 
     def domains_changed(self) -> None:
-        """A domain ended: those that are left share what it had."""
+        """A domain ended or runs late: the others share what it had."""
+        late = self._tasks.late_domains
+        sound = [domain for domain in self._tasks.open_domains if domain not in late]
         self._limits = domain_limits(
-            {domain: self._weights[domain] for domain in self._tasks.open_domains},
+            {domain: self._weights[domain] for domain in sound},
             batch_groups=self._batch_groups,
             capacity=self._credits.capacity,
         )

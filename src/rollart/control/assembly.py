@@ -195,13 +195,15 @@ def connect(
         trainer=trainer,
         settings=EvaluationSettings(
             run=run_id,
-            concurrency=job.capacity_trajectories,
+            places={domain.tag: job.training_places_of(domain) for domain in job.domains},
             beside=EVAL_BESIDE,
             compare_s=job.timeouts.train_s,
         ),
         events=events,
     )
-    beside = EvaluationBeside(evaluator, every=job.eval.every, events=events)
+    beside = EvaluationBeside(
+        evaluator, every=job.eval.every, round_s=job.timeouts.episode_s, events=events
+    )
     return Controller(
         fleet=fleet,
         scheduler=scheduler,

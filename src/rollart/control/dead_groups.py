@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 
 from rollart.control.flight import Fate
 
+PROBED_AFTER = 3
+"""Failed groups in a row after which a domain has one group at a time under way."""
+
 
 class DeadGroups:
     """Counts; `most` in a row are borne."""
@@ -14,6 +17,10 @@ class DeadGroups:
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
+
+    def is_failing(self, domain: str) -> bool:
+        """Whether the last groups all failed, so that the next one is a probe."""
+        return self._counts[domain][Fate.INCOMPLETE] >= PROBED_AFTER
 
     def count(self, domain: str, fate: Fate) -> str | None:
         """Note a group's fate; returns why its domain is to be closed, if it is."""

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from rollart.control.barrier import FREE, Pace
 from rollart.control.deadline import Deadlines, now
-from rollart.control.flight import Flight
+from rollart.control.flight import OTHERS, Flight
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink
 from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
 from rollart.core.events import EnvironmentReset, TrajectoryEnded, TrajectoryStarted, TurnEnded
@@ -39,6 +40,8 @@ from rollart.core.types import (
     Turn,
     Verdict,
 )
+
+T = TypeVar("T")
 
 Generate = Callable[[GenerateCall, StartSink], Awaitable[Answer]]
 """How one turn is sampled: `LLMProxy.generate`, or what a user's ActorGen puts around it."""
@@ -133,11 +136,17 @@ class EnvManager:
         self._generate = generate or proxy.generate
         self._transcripts = transcripts
         self._moved_at = 0.0
+        self._sound_at = 0.0
 
     @property
     def progress_at(self) -> float:
-        """Loop time (s) at which a token came or a reset, a turn or a trajectory ended."""
+        """Loop time (s) at which a token came or a reset, a turn or a trajectory ended, somehow."""
         return max(self._moved_at, self._proxy.progress_at)
+
+    @property
+    def sound_at(self) -> float:
+        """The same of what did not end in a failure."""
+        return max(self._sound_at, self._proxy.progress_at)
 
     async def rollout(
         self,
@@ -180,6 +189,7 @@ class EnvManager:
                 if not episode.sampled_tokens:
                     status, detail = Status.INVALID, "no token was sampled"
                 else:
+                    flight.waits_for = OTHERS
                     await pace.verdict()
                     flight.waits_for = "reward"
                     verdict = await self._score(flight, episode, status)
@@ -231,6 +241,7 @@ class EnvManager:
                 if not may_go_on():
                     await asyncio.sleep(0)
                     raise TrajectoryFailure(FailureKind.CONTROL, "stopped without a cancellation")
+                flight.waits_for = OTHERS
                 await pace.turn()
                 done = await self._turn(
                     flight, episode, environment, observation, pace, temperature
@@ -258,12 +269,12 @@ class EnvManager:
             )
             ok = True
         finally:
-            self._moved_at = now()
+            self._moved(sound=ok)
             episode.reset_s = self._moved_at - began
             self._events.emit(
                 EnvironmentReset(trajectory=episode.name, seconds=episode.reset_s, ok=ok)
             )
-        rendered = await self._renderer.open(observation.messages)
+        rendered = await _rendered(self._renderer.open(observation.messages))
         episode.history.extend(observation.messages)
         episode.attachments += observation.attachments
         episode.observe(rendered.tokens, restarts=True)
@@ -300,8 +311,9 @@ class EnvManager:
         episode.append(
             Piece(ids=completion.ids, logprobs=completion.logprobs, versions=completion.versions)
         )
-        message = await self._renderer.parse(completion.ids)
+        message = await _rendered(self._renderer.parse(completion.ids))
         episode.history.append(message)
+        flight.waits_for = OTHERS
         await pace.turn()
         flight.waits_for = "environment"
         began = now()
@@ -333,8 +345,8 @@ class EnvManager:
         episode.metrics = result.metrics or episode.metrics
         self._turn_ended(episode.name, ended, index, answer)
         if not result.done:
-            rendered = await self._renderer.extend(
-                episode.history, completion.ids, result.observation.messages
+            rendered = await _rendered(
+                self._renderer.extend(episode.history, completion.ids, result.observation.messages)
             )
             episode.observe(rendered.tokens, restarts=rendered.restarts)
             episode.history.extend(result.observation.messages)
@@ -384,7 +396,7 @@ class EnvManager:
 
     def _turn_ended(self, name: str, turn: Turn, index: int, answer: Answer) -> None:
         versions = answer.completion.versions.runs
-        self._moved_at = now()
+        self._moved(sound=True)
         self._events.emit(
             TurnEnded(
                 trajectory=name,
@@ -405,8 +417,13 @@ class EnvManager:
             )
         )
 
-    def _report(self, trajectory: Trajectory) -> None:
+    def _moved(self, *, sound: bool) -> None:
         self._moved_at = now()
+        if sound:
+            self._sound_at = self._moved_at
+
+    def _report(self, trajectory: Trajectory) -> None:
+        self._moved(sound=trajectory.score is not None)
         self._events.emit(
             TrajectoryEnded(
                 trajectory=str(trajectory.id),
@@ -426,3 +443,11 @@ class EnvManager:
                 reward_s=trajectory.reward_s,
             )
         )
+
+
+async def _rendered(what: Awaitable[T]) -> T:
+    """A renderer's answer. What it refuses costs this trajectory, and no other."""
+    try:
+        return await what
+    except Exception as error:
+        raise TrajectoryFailure(FailureKind.RENDER, str(error) or repr(error)) from error

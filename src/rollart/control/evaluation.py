@@ -24,12 +24,12 @@ GAP_TRAJECTORIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`concurrency` bounds the trajectories at once, `beside` those beside a rollout; `compare_s`
-    bounds one comparison (seconds).
+    """`places` bounds a domain's trajectories at once, `beside` all of those beside a rollout;
+    `compare_s` bounds one comparison (seconds).
     """
 
     run: str
-    concurrency: int
+    places: Mapping[str, int]
     beside: int
     compare_s: float
 
@@ -61,7 +61,7 @@ class Evaluator:
             if not tasks:
                 continue
             temperature = self._temperatures[domain]
-            room = asyncio.Semaphore(self._settings.concurrency)
+            room = asyncio.Semaphore(self._settings.places[domain])
             sampled = await self._play(domain, temperature, "sampled", when, version, room)
             await self._play(domain, 0.0, "greedy", when, version, room)
             await self._compare(sampled[:GAP_TRAJECTORIES], temperature, version)

@@ -2,7 +2,7 @@
 
 Invariant: every sample of a round comes from one version, because the next update waits for the
 round to end; training and rollout go on meanwhile. A round that fails is told and hurts no one.
-Who waits: weight_sync, before it suspends, for `settled` (bounded by the episodes' deadlines).
+Who waits: weight_sync, before it suspends, for `settled` (bounded by the round's deadline).
 """
 
 import asyncio
@@ -13,11 +13,18 @@ from rollart.core.ports import EventSink
 
 
 class EvaluationBeside:
-    """Starts a round after each `every` versions; never when `every` is 0."""
+    """Starts a round after each `every` versions; never when `every` is 0.
 
-    def __init__(self, evaluator: Evaluator, *, every: int, events: EventSink) -> None:
+    Args:
+        round_s: seconds after which a round is given up, so that training goes on.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, *, every: int, round_s: float, events: EventSink
+    ) -> None:
         self._evaluator = evaluator
         self._every = every
+        self._round_s = round_s
         self._events = events
         self._group: asyncio.TaskGroup | None = None
         self._round: asyncio.Task[None] | None = None
@@ -35,7 +42,8 @@ class EvaluationBeside:
 
     async def _evaluate(self, version: int) -> None:
         try:
-            await self._evaluator.evaluate_beside(f"version {version}", version)
+            async with asyncio.timeout(self._round_s):
+                await self._evaluator.evaluate_beside(f"version {version}", version)
         except Exception as error:
             self._events.emit(
                 Warned(message=f"the evaluation of version {version} was given up: {error!r}")

@@ -18,6 +18,9 @@ from rollart.core.types import Disposition, Status, Task, Trajectory, scores_equ
 KeepRule = Callable[["LiveGroup"], tuple[int, ...] | None]
 """The places that are kept, or None while the group is not full."""
 
+OTHERS = "the others"
+"""What a flight waits for in lockstep."""
+
 
 @dataclass(slots=True, eq=False)
 class Flight:

@@ -7,7 +7,7 @@ Who waits: the scheduler's task of this group, until every member has ended and 
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class GroupSettings:
 
 
 class GroupRunner:
-    """Rolls groups out. `outcomes` are the last trajectories' times, by domain."""
+    """Rolls groups out. By domain: `outcomes`, the last trajectories' times; `ended`, how many."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class GroupRunner:
         self._settings = settings
         self._paces: dict[int, list[Pace]] = {}
         self.outcomes: defaultdict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self.ended: Counter[str] = Counter()
 
     def prepare(self, group: LiveGroup) -> None:
         """Once, before `run`: from here on the others of a lockstep round wait for its members."""
@@ -81,6 +82,8 @@ class GroupRunner:
     def _settle(self, group: LiveGroup) -> None:
         """Who finished and is not kept leaves; a group that never filled keeps what it has."""
         kept = group.kept
+        if kept is None and group.doom is not None:
+            return  # it leaves whole
         if kept is None:
             group.kept = kept = tuple(sorted(group.done)[: group.size])
         for place in [place for place in group.done if place not in kept]:
@@ -123,7 +126,7 @@ class GroupRunner:
             )
         except BaseException:
             seconds = now() - flight.started_at
-            self.outcomes[task.domain].append(Outcome(seconds=seconds, censored=True))
+            self._note(task.domain, Outcome(seconds=seconds, censored=True))
             disposition, reason = group.leaves_as(place)
             self._ledger.leave(
                 flight.id,
@@ -136,13 +139,18 @@ class GroupRunner:
             raise
         finally:
             del group.flights[place]
-        self.outcomes[task.domain].append(
+        self._note(
+            task.domain,
             Outcome(
                 seconds=trajectory.ended_at - trajectory.started_at,
                 failed=not is_trainable(trajectory),
-            )
+            ),
         )
         return trajectory
+
+    def _note(self, domain: str, outcome: Outcome) -> None:
+        self.outcomes[domain].append(outcome)
+        self.ended[domain] += 1
 
     def _leave(self, trajectory: Trajectory, disposition: Disposition, reason: str) -> None:
         self._ledger.leave(

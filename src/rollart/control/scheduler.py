@@ -19,11 +19,11 @@ from rollart.control.barrier import TurnBarrier
 from rollart.control.dead_groups import DeadGroups
 from rollart.control.deadline import now
 from rollart.control.env_manager import EnvManager
-from rollart.control.flight import Fate, LiveGroup, fate_of
+from rollart.control.flight import OTHERS, Fate, LiveGroup, fate_of
 from rollart.control.group_run import GroupRunner, GroupSettings
 from rollart.control.ledger import Ledger, LedgerSnapshot
 from rollart.control.protocols import ProtocolPolicy
-from rollart.control.redundancy import Spares
+from rollart.control.redundancy import ENOUGH_OUTCOMES, Spares
 from rollart.control.sample_buffer import SampleBuffer
 from rollart.control.staleness import is_stale
 from rollart.control.task_queue import QueuedTask, TaskQueue, TaskQueueSnapshot
@@ -103,12 +103,15 @@ class RolloutScheduler:
         self._protocol = protocol
         self._settings = settings
         self._events = events
+        self._dead = DeadGroups(settings.max_dead_groups)
+        self._spares = Spares(config=settings.redundancy)
         self._admitter = Admitter(
             tasks=tasks,
             credits=credits,
             weights=settings.weights,
             batch_groups=settings.batch_groups,
             under_way=self._under_way,
+            is_failing=self._dead.is_failing,
             begin=self._begin,
             failed=self._fail,
             events=events,
@@ -127,12 +130,11 @@ class RolloutScheduler:
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
-        self._dead = DeadGroups(settings.max_dead_groups)
-        self._spares = Spares(config=settings.redundancy)
         self._error: Exception | None = None
-        self._ended_at = 0.0
+        self._ended_at = self._sound_at = 0.0
+        self._worth: dict[str, tuple[int, int]] = {}
         self.committed = 0
-        tasks.on_end = self._tasks_ended
+        tasks.on_change = self._domains_changed
 
     # -- what others may see ---------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class RolloutScheduler:
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to admit."""
-        self._ended_at = now()
+        self._ended_at = self._sound_at = now()
         self._admitter.start(group)
 
     def _under_way(self, domain: str) -> int:
@@ -170,7 +172,7 @@ class RolloutScheduler:
     def _begin(self, entry: QueuedTask, tasks: asyncio.TaskGroup) -> None:
         tasks.create_task(self._run_group(self._open_group(entry)))
 
-    def _tasks_ended(self) -> None:
+    def _domains_changed(self) -> None:
         self._admitter.domains_changed()
         self._buffer.wake()
         if self._barrier is not None:
@@ -191,7 +193,7 @@ class RolloutScheduler:
             id=self._next_group,
             entry=entry,
             size=size,
-            spares=self._spares.members(self._runner.outcomes[domain], size=size),
+            spares=self._spare_members(domain, size),
         )
         self._next_group += 1
         self._live[live.id] = live
@@ -208,6 +210,15 @@ class RolloutScheduler:
             )
         )
         return live
+
+    def _spare_members(self, domain: str, size: int) -> int:
+        """Decided anew each time so many trajectories have ended: it takes a while to compute."""
+        ended = self._runner.ended[domain] // ENOUGH_OUTCOMES
+        known = self._worth.get(domain)
+        if known is None or known[0] != ended:
+            known = (ended, self._spares.members(self._runner.outcomes[domain], size=size))
+            self._worth[domain] = known
+        return known[1]
 
     def resumed(self) -> None:
         """Rollout goes on: the credits of the batch in hand, and of what left since, are free."""
@@ -240,6 +251,8 @@ class RolloutScheduler:
         self._groups_of[group.domain] -= 1
         members = tuple(group.done[member] for member in sorted(group.done))
         self._ended_at = now()
+        if members:
+            self._sound_at = self._ended_at
         if group.doom is not None:
             self._drop(members, group.doom, group.doom_reason)
             if group.doom is Disposition.STALE:
@@ -319,7 +332,7 @@ class RolloutScheduler:
         for group in live:
             group.condemn(Disposition.SURPLUS, why)
         for group in self._buffer.evict(lambda group: group.id in doomed):
-            del self._entries[group.id]
+            self._entries.pop(group.id, None)
             self._drop(group.members, Disposition.SURPLUS, why)
         for group in live:
             await group.ended.wait()
@@ -388,8 +401,15 @@ class RolloutScheduler:
 
     async def _change_or_stall(self, asked_at: float) -> None:
         """Before `asked_at` rollout may have stood still by intent (a synchronous step trained)."""
-        patience = max(asked_at, self._progress_at()) + self._settings.stall_s - now()
-        if patience <= 0 and not self._close_what_hangs():
+        managers, limit = self._managers.values(), self._settings.stall_s
+        sound = max(asked_at, self._sound_at, *(manager.sound_at for manager in managers))
+        moved = max(asked_at, self._ended_at, *(manager.progress_at for manager in managers))
+        hanging = self._hanging()
+        if hanging and now() >= sound + limit:
+            self._close(hanging)
+            return
+        patience = (sound if hanging else moved) + limit - now()
+        if patience <= 0:
             waits = ", ".join(f"{count} for {what}" for what, count in self.waiting().items())
             raise RunStalled(
                 f"no progress for {self._settings.stall_s:g} s: {len(self._buffer)} groups ready, "
@@ -397,26 +417,33 @@ class RolloutScheduler:
                 "look there, or raise timeouts.stall_s"
             )
         try:
-            async with asyncio.timeout(max(patience, 0.0)):
+            async with asyncio.timeout(patience):
                 await self._buffer.changed()
         except TimeoutError:
             return
 
-    def _close_what_hangs(self) -> bool:
-        """Give up the domains that everything waits for; False if no other would be left."""
-        hanging = {group.domain for group in self._live.values()}
-        if not hanging or hanging.issuperset(self._tasks.open_domains):
-            return False
-        why = f"no progress for {self._settings.stall_s:g} s; look there, or raise timeouts.stall_s"
-        for domain in sorted(hanging):
+    def _hanging(self) -> list[str]:
+        """The domains that everything waits for; none if no other would be left to go on."""
+        waited_for = set(self._tasks.late_domains) | {
+            group.domain
+            for group in self._live.values()
+            if any(flight.waits_for != OTHERS for flight in group.flights.values())
+        }
+        others = set(self._tasks.open_domains) - waited_for
+        return sorted(waited_for) if others else []
+
+    def _close(self, domains: Sequence[str]) -> None:
+        """Give up domains in which nothing ends well, so that the others can go on."""
+        why = (
+            f"nothing ended well for {self._settings.stall_s:g} s and the others wait for it; look "
+            "there, or raise timeouts.stall_s"
+        )
+        for domain in domains:
             self._tasks.close(domain, why)
         for group in self._live.values():
-            group.condemn(Disposition.CANCELLED, "its domain was closed")
-        self._ended_at = now()
-        return True
-
-    def _progress_at(self) -> float:
-        return max(self._ended_at, *(manager.progress_at for manager in self._managers.values()))
+            if group.domain in domains:
+                group.condemn(Disposition.CANCELLED, "its domain was closed")
+        self._ended_at = self._sound_at = now()
 
     def batch_left(self, disposition: Disposition, reason: str = "") -> None:
         """The batch in hand was trained, or given up."""

@@ -1,8 +1,9 @@
 """Which task comes next: re-queued tasks first, then domains by their weights.
 
-Invariant: a task handed out is either requeued or gone; shares follow the weights over any stretch
-(the domain furthest below its share is next), so the order is the same in every run. A source that
-is slow or fails holds back its own domain only.
+Invariant: a task handed out is either requeued or gone; shares follow the weights (the domain
+furthest below its share is next), so the order is the same in every run. A domain whose source
+takes over `PATIENCE_S` for a task is passed over until it gives one, and one that fails is closed.
+A task that failed comes again in its own domain's turn: failures take nothing from other domains.
 Who waits: the admission loop, for a task of a domain that may admit one (unblocked by a source, a
 requeue, or `wake`); a feeder, for its source.
 """
@@ -39,19 +40,21 @@ class QueuedTask:
 class TaskQueueSnapshot:
     """Positions of the sources, draws per domain, and the tasks that wait.
 
-    `front` are those that were requeued, `ahead` those drawn from their source ahead of need.
+    `front` are those that were requeued, `ahead` those drawn from their source ahead of need,
+    `closed` the domains that admit no more, with why.
     """
 
     positions: tuple[tuple[str, int], ...]
     drawn: tuple[tuple[str, int], ...]
     front: tuple[QueuedTask, ...]
     ahead: tuple[Task, ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
 
 
 class TaskQueue:
     """Draws from one source a domain, one task ahead of need.
 
-    `on_end` is called when a source has ended or a domain was closed.
+    `on_change` is called when a source has ended or runs late, or a domain was closed.
     """
 
     def __init__(
@@ -67,19 +70,39 @@ class TaskQueue:
         self._late: set[str] = set()
         self._feeders: dict[str, asyncio.Task[None]] = {}
         self._front: deque[QueuedTask] = deque()
+        self._again: dict[str, deque[QueuedTask]] = {domain: deque() for domain in sources}
+        self._told_late: set[str] = set()
         self._changed = asyncio.Event()
         self.closed: dict[str, str] = {}
-        self.on_end: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def exhausted(self) -> bool:
         """No task now and none to come, unless one is requeued."""
-        return not self._front and not self._stock and len(self._ended) == len(self._sources)
+        waiting = self._front or self._stock or any(self._again.values())
+        return not waiting and len(self._ended) == len(self._sources)
 
     @property
     def open_domains(self) -> tuple[str, ...]:
         """Those that still have tasks to come."""
         return tuple(domain for domain in self._sources if domain not in self._ended)
+
+    @property
+    def late_domains(self) -> tuple[str, ...]:
+        """Those whose source keeps them waiting."""
+        return tuple(domain for domain in self._sources if domain in self._late)
+
+    def may_come(self, may_admit: Callable[[str], bool]) -> bool:
+        """Whether a task may be handed out without waiting for a late source or a requeue."""
+        return any(
+            may_admit(domain)
+            for domain in self._sources
+            if domain not in self._ended | self._late or self._has_task(domain)
+        )
+
+    def _has_task(self, domain: str) -> bool:
+        front = any(entry.task.domain == domain for entry in self._front)
+        return front or domain in self._stock or bool(self._again[domain])
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to draw."""
@@ -111,7 +134,7 @@ class TaskQueue:
             finally:
                 for timer in timers:
                     timer.cancel()
-                self._late.discard(domain)
+                self._in_time(domain)
             if task is None or domain in self._ended:
                 self._end(domain)
                 return
@@ -120,7 +143,21 @@ class TaskQueue:
 
     def _runs_late(self, domain: str) -> None:
         self._late.add(domain)
+        if domain not in self._told_late:
+            self._told_late.add(domain)
+            self._events.emit(
+                Warned(
+                    message=f"domain {domain} took over {PATIENCE_S:g} s to give a task: the "
+                    "others go first meanwhile, and its share may fall below its weight"
+                )
+            )
         self._changed.set()
+        self.on_change()
+
+    def _in_time(self, domain: str) -> None:
+        if domain in self._late:
+            self._late.discard(domain)
+            self.on_change()
 
     def _starves(self, domain: str) -> None:
         self._events.emit(
@@ -137,6 +174,7 @@ class TaskQueue:
         self.closed[domain] = reason
         self._front = deque(entry for entry in self._front if entry.task.domain != domain)
         self._stock.pop(domain, None)
+        self._again[domain].clear()
         self._events.emit(DomainClosed(domain=domain, reason=reason))
         self._end(domain)
 
@@ -144,7 +182,7 @@ class TaskQueue:
         self._ended.add(domain)
         self._taken[domain].set()
         self._changed.set()
-        self.on_end()
+        self.on_change()
 
     async def next(self, may_admit: Callable[[str], bool] = lambda domain: True) -> QueuedTask:
         """The next task of a domain that may admit one; waits until there is one."""
@@ -164,19 +202,26 @@ class TaskQueue:
         candidates = [
             domain
             for domain in self._sources
-            if (domain in self._stock or domain not in out) and may_admit(domain)
+            if (self._has_task(domain) or domain not in out) and may_admit(domain)
         ]
         domain = next_domain(self._drawn, self._weights, candidates)
-        if domain is None or domain not in self._stock:
+        if domain is None or not self._has_task(domain):
             return None
         self._drawn[domain] += 1
+        if self._again[domain]:
+            return self._again[domain].popleft()
         self._taken[domain].set()
         return QueuedTask(task=self._stock.pop(domain))
 
     def requeue(self, entry: QueuedTask, *, failed: bool = False) -> None:
-        """Put a task back in front; those requeued earlier stay ahead of it."""
-        if entry.task.domain not in self.closed:
-            self._front.append(entry.again(failed=failed))
+        """Put a task back in front; those requeued earlier stay ahead of it.
+
+        One that failed goes to the front of its own domain only.
+        """
+        domain = entry.task.domain
+        if domain not in self.closed:
+            queue = self._again[domain] if failed else self._front
+            queue.append(entry.again(failed=failed))
             self._changed.set()
 
     def wake(self) -> None:
@@ -187,7 +232,8 @@ class TaskQueue:
         return TaskQueueSnapshot(
             positions=tuple((tag, source.snapshot()) for tag, source in self._sources.items()),
             drawn=tuple(self._drawn.items()),
-            front=tuple(self._front),
+            front=(*self._front, *(entry for queue in self._again.values() for entry in queue)),
+            closed=tuple(self.closed.items()),
             ahead=tuple(self._stock.values()),
         )
 
@@ -198,7 +244,8 @@ class TaskQueue:
         self._drawn = dict(snapshot.drawn)
         self._front = deque(snapshot.front)
         self._stock = {task.domain: task for task in snapshot.ahead}
-        self._ended.clear()
+        self.closed = dict(snapshot.closed)
+        self._ended = set(self.closed)
         self._changed.set()
 
 

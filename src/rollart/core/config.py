@@ -230,20 +230,23 @@ class JobConfig(Section):
         """Members that a whole group of this domain has."""
         return domain.group_size or self.rollout.group_size
 
-    def places_of(self, domain: DomainConfig) -> int:
-        """Trajectories of this domain that may be under way at once.
+    def training_places_of(self, domain: DomainConfig) -> int:
+        """Trajectories of this domain that may be in training's rollout at once, with spares."""
+        return self.capacity_groups * (self.group_size_of(domain) + self.redundancy.members)
 
-        With spare members, and with those that are evaluated beside training.
-        """
-        beside = EVAL_BESIDE if self.eval.every and self.eval.tasks else 0
-        return beside + self.capacity_groups * (
-            self.group_size_of(domain) + self.redundancy.members
-        )
+    @property
+    def evaluation_places(self) -> int:
+        """Held-out trajectories of a domain that may be played beside training at once."""
+        return EVAL_BESIDE if self.eval.every and self.eval.tasks else 0
+
+    def places_of(self, domain: DomainConfig) -> int:
+        """Trajectories of this domain that may be under way at once, for whatever purpose."""
+        return self.training_places_of(domain) + self.evaluation_places
 
     @property
     def capacity_trajectories(self) -> int:
-        """Trajectories that may be outstanding at once, whatever their domains."""
-        return max(self.places_of(domain) for domain in self.domains)
+        """Trajectories that training may have outstanding at once, whatever their domains."""
+        return max(self.training_places_of(domain) for domain in self.domains)
 
 
 def broken_rules(job: JobConfig) -> list[str]:

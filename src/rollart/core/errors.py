@@ -23,6 +23,7 @@ class FailureKind(StrEnum):
     REWARD_NO_VERDICT = "reward_no_verdict"
     DEADLINE = "deadline"
     TOKENS = "tokens"
+    RENDER = "render"
     CONTROL = "control"
 
 

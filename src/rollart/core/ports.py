@@ -152,7 +152,11 @@ class Rendered:
 
 
 class Renderer(Protocol):
-    """Messages to tokens and back. Sampled ids are kept as they are, never encoded again."""
+    """Messages to tokens and back. Sampled ids are kept as they are, never encoded again.
+
+    Messages that a template cannot take may be refused with any exception: it costs the one
+    trajectory, with kind `render`.
+    """
 
     async def open(self, messages: Sequence[Message]) -> Rendered:
         """The first prompt, up to where the agent speaks."""

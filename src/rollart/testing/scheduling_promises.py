@@ -23,25 +23,35 @@ def group_of(trajectory: str) -> int:
 
 
 def admission_is_bounded(run: ScriptedRun) -> Iterator[str]:
-    """Promise 6: what the job's capacity says, besides the batch that trains since its resume."""
-    bound = run.job.capacity_trajectories
-    open_now = in_hand = 0
-    resumed = False
+    """Promise 6: at most the capacity's groups, besides the batch that trains since its resume.
+
+    No group has more trajectories at once than its domain's size and the declared spares.
+    """
+    sizes = {domain.tag: run.job.group_size_of(domain) for domain in run.job.domains}
+    spare, bound = run.job.redundancy.members, run.job.capacity_groups
+    open_now = Counter[int]()
+    in_hand = set[int]()
+    resumed, unknown = False, 0
+    batches = {b.step: b for t in run.launcher.trainers for _, b in t.batches}
     for time, event in run.events.events:
         if isinstance(event, TrajectoryStarted) and event.purpose == "train":
-            open_now += 1
+            open_now[event.group] += 1
+            if open_now[event.group] > sizes[event.domain] + spare:
+                yield f"admission: group {event.group} has {open_now[event.group]} trajectories"
         elif isinstance(event, Disposed):
-            open_now -= 1
-            in_hand -= event.disposition is Disposition.TRAINED
+            open_now[event.group] -= 1
         elif isinstance(event, BatchTaken):
-            in_hand, resumed = event.trajectories, False
+            taken = batches.get(event.step)  # none if the run ended before it was trained
+            in_hand, resumed = {group.id for group in taken.groups} if taken else set(), False
+            unknown = 0 if taken else event.groups
         elif isinstance(event, PhaseBegan) and event.phase is Phase.RESUME:
             resumed = True
         elif isinstance(event, Admitted) and event.outstanding > event.capacity:
             yield f"admission: {event.outstanding} of {event.capacity} credits at {time:.1f} s"
-        found = open_now - in_hand if resumed else open_now
-        if found > bound:
-            yield f"admission: {found} trajectories of {bound} at {time:.1f} s"
+        found = sum(count > 0 for group, count in open_now.items() if group not in in_hand)
+        found += 0 if resumed else sum(open_now[group] > 0 for group in in_hand)
+        if found > bound + (unknown if resumed else 0):
+            yield f"admission: {found} groups of {bound} at {time:.1f} s"
             return
 
 
