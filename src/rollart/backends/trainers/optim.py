@@ -4,13 +4,24 @@ import torch
 from torch import nn
 
 
+WARM_UP = 0.04
+"""Share of a run over which the rate rises: Adam's first steps are as large as its rate, whatever
+the gradient, and at the full rate they can destroy what the model could do before."""
+
+FIRST_SHARE = 0.05
+"""Share of the rate that the first step has."""
+
+
 def learning_rate(first: float, final: float, *, progress: float) -> float:
     """The learning rate when the share `progress` of the run is over (0..1, else clamped).
 
-    Linear from `first` to `first` * `final`. A batch has one rate, however many optimiser steps it
-    is cut into.
+    It rises over the first `WARM_UP` of the run and falls linearly from `first` to
+    `first` * `final` over the whole. A batch has one rate, however many optimiser steps it is cut
+    into.
     """
-    return first * (1.0 - (1.0 - final) * min(max(progress, 0.0), 1.0))
+    over = min(max(progress, 0.0), 1.0)
+    warm = FIRST_SHARE + (1.0 - FIRST_SHARE) * min(over / WARM_UP, 1.0)
+    return first * warm * (1.0 - (1.0 - final) * over)
 
 
 def adamw(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
