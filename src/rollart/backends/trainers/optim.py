@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-
 WARM_UP = 0.04
 """Share of a run over which the rate rises: Adam's first steps are as large as its rate, whatever
 the gradient, and at the full rate they can destroy what the model could do before."""
