@@ -107,6 +107,32 @@ def test_a_continued_request_asks_only_for_what_is_left_of_its_budget() -> None:
     assert len({request.seed for request in requests}) == 1
 
 
+def test_two_requests_of_one_turn_are_told_apart() -> None:
+    async def main() -> None:
+        names: list[str] = []
+
+        class Records(ScriptedEngine):
+            def add(self, request: GenerateRequest, sink: DeltaSink) -> None:
+                names.append(request.id)
+                super().add(request, sink)
+
+        async with proxy_rig(engines=2, launcher=launching(Records)) as rig:
+            first, second = rig.ask(tokens=10), rig.ask(tokens=10)
+            await asyncio.sleep(2.5)
+            rig.engines[0].die("killed")
+            await asyncio.sleep(1.0)
+            await give_up(first)
+            third = rig.ask(tokens=10)
+            assert (await second).interruptions == 1
+            assert (await third).interruptions == 0
+            assert len((await third).completion.ids) == 10
+            await rig.ask(turn=1, tokens=1)
+        assert len(set(names)) == len(names) == 6
+        assert names[-1].endswith("/t1#1"), "a turn counts from one"
+
+    run_virtual(main)
+
+
 class SaysTheEndApart(ScriptedEngine):
     """Sends the end of a request a second after its last token."""
 

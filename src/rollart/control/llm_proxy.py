@@ -69,7 +69,8 @@ class Answer:
 class _Pending:
     """A request on its way. `serial` counts its dispatches: deltas of an older one are late.
 
-    `session` and `request_id` are names that would be costly to make anew each time.
+    `session` and `request_id` are names that would be costly to make anew each time. The number in
+    `request_id` counts the dispatches of the whole turn, of which a user's code may ask several.
     """
 
     call: GenerateCall
@@ -109,6 +110,7 @@ class LLMProxy:
         self._queue: deque[_Pending] = deque()
         self._sent: dict[str, _Pending] = {}
         self._holder: dict[str, str] = {}
+        self._numbered: dict[str, tuple[int, int]] = {}
         self.progress_at = 0.0
         fleet.connect(on_lost=self._move, on_routable=self._pump)
 
@@ -158,6 +160,7 @@ class LLMProxy:
     def release(self, trajectory: TrajectoryId) -> None:
         """The trajectory is over: its KV may go."""
         self._release_prefix(trajectory.session)
+        self._numbered.pop(trajectory.session, None)
 
     async def suspend(self) -> None:
         """No request is sent from here on; returns when no engine steps."""
@@ -198,7 +201,7 @@ class LLMProxy:
             return
         call = pending.call
         pending.serial += 1
-        pending.request_id = f"{pending.session}/t{call.turn}#{pending.serial}"
+        pending.request_id = self._next_id(pending)
         pending.slot = slot
         time = now()
         pending.queued_s += time - pending.queued_at
@@ -220,6 +223,20 @@ class LLMProxy:
             ),
             partial(self._on_delta, pending, pending.serial, slot),
         )
+
+    def _next_id(self, pending: _Pending) -> str:
+        """A name that no request of this turn had, nor one in flight.
+
+        Numbers are a turn's own, not the proxy's: so they do not tell in which order requests of
+        different trajectories were sent within one instant, which a replay leaves open.
+        """
+        turn = pending.call.turn
+        last, number = self._numbered.get(pending.session, (turn, 0))
+        number = number + 1 if last == turn else 1
+        while (name := f"{pending.session}/t{turn}#{number}") in self._sent:
+            number += 1
+        self._numbered[pending.session] = (turn, number)
+        return name
 
     def _hold(self, session: str, slot: EngineSlot) -> None:
         """The prefix lives in `slot` from now on; where it was before, it may go."""
