@@ -70,6 +70,39 @@ class Astray(ra.ActorGen):
         return await super().generate(request, "elsewhere")
 
 
+class Seeding(ra.ActorGen):
+    """Asks with a seed of its own."""
+
+    async def generate(self, request: GenerationRequest, tag_name: str = "default") -> Any:
+        other = replace(request, call=replace(request.call, seed=7))
+        return await super().generate(other, tag_name)
+
+
+class Twice(ra.ActorGen):
+    """Asks twice at once and takes the longer answer."""
+
+    async def generate(self, request: GenerationRequest, tag_name: str = "default") -> Any:
+        again = replace(request, call=replace(request.call, seed=request.call.seed + 1))
+        answers = await asyncio.gather(
+            super().generate(request, tag_name), super().generate(again, tag_name)
+        )
+        return max(answers, key=lambda answer: len(answer.completion.ids))
+
+
+def changing(**changes: Any) -> type[ra.ActorGen]:
+    class Changing(ra.ActorGen):
+        async def generate(self, request: GenerationRequest, tag_name: str = "default") -> Any:
+            changed = {
+                key: change(getattr(request.call, key)) if callable(change) else change
+                for key, change in changes.items()
+            }
+            return await super().generate(
+                replace(request, call=replace(request.call, **changed)), tag_name
+            )
+
+    return Changing
+
+
 def run(
     job: JobConfig, classes: UserClasses, pools: ra.ResourceManager
 ) -> tuple[RunResult, EventRecorder, ScriptedLauncher]:
@@ -151,6 +184,38 @@ def test_what_generate_asks_for_is_what_the_engine_is_asked_for() -> None:
     assert {turn.sampled_tokens for turn in events.of(TurnEnded)} == {1}
     _, events, _ = run(job(), UserClasses(actor_gen=Hetero), pools())
     assert max(turn.sampled_tokens for turn in events.of(TurnEnded)) > 1
+
+
+@pytest.mark.parametrize("kind", [Seeding, Twice])
+def test_generate_may_choose_the_seed_and_ask_more_than_once(kind: type[ra.ActorGen]) -> None:
+    result, events, _ = run(job(), UserClasses(actor_gen=kind), pools())
+    assert result.ok, result.reason
+    assert not [event.detail for event in events.of(TrajectoryEnded) if event.failure]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"temperature": 0.5},
+            "temperature = 0.5 in request.call: training scores by the domain's",
+        ),
+        ({"prompt": lambda prompt: prompt[:1] + prompt}, "another prompt in request.call"),
+        ({"max_tokens": lambda most: most + 1}, "must be from 1 to the 64 asked for"),
+        ({"max_tokens": 0}, "max_tokens = 0 in request.call"),
+        ({"turn": 9}, "nobody asks for turn 9 of"),
+    ],
+)
+def test_a_call_that_training_would_take_for_another_fails_its_trajectory(
+    changes: dict[str, Any], told: str
+) -> None:
+    few: dict[str, Any] = {"faults__max_dead_groups": 2}
+    result, events, fakes = run(job(**few), UserClasses(actor_gen=changing(**changes)), pools())
+    assert not result.ok
+    details = {event.detail for event in events.of(TrajectoryEnded)}
+    assert details
+    assert all(told in detail for detail in details), details
+    assert not any(engine.log.dispatches for engine in fakes.engines), "nothing was sampled so"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rollart.core.errors import (
     TokenMismatch,
     TrajectoryFailure,
 )
-from rollart.core.identity import PolicyVersion
+from rollart.core.identity import PolicyVersion, TrajectoryId
 from rollart.core.ports import Affinity, Binding, Launcher, Trainer
 from rollart.core.types import LogprobGap, TrainBatch, TrainStats, Trajectory
 from rollart.data.classes import find_class
@@ -96,26 +96,42 @@ def apply(classes: UserClasses, job: JobConfig) -> Applied:
 def generation_through(kind: type[ActorGen]) -> WrapGenerate:
     """Every generation through a user's `generate`, whose `super().generate` is the proxy's.
 
-    What it raises, or an answer that is none, fails that trajectory and no other.
+    What it raises, a call that it may not change so, or an answer that is none, fails that
+    trajectory and no other.
     """
 
     def wrap(generate: Generate) -> Generate:
+        asked: dict[tuple[TrajectoryId, int], tuple[GenerateCall, StartSink]] = {}
+
         async def engines(request: GenerationRequest) -> Answer:
-            return await generate(request.call, request.on_start)
+            call = _a_call(request.call)
+            found = asked.get((call.trajectory, call.turn))
+            if found is None:
+                raise ConfigError(
+                    f"generate: nobody asks for turn {call.turn} of {call.trajectory} now; leave "
+                    "trajectory and turn of request.call as they are, and do not ask later"
+                )
+            check_change(found[0], call)
+            return await generate(call, found[1])
 
         actor = kind()
         actor.attach(engines)
 
         async def through(call: GenerateCall, on_start: StartSink) -> Answer:
             tag = call.trajectory.domain
-            request = GenerationRequest(tag_name=tag, call=call, on_start=on_start)
+            key = (call.trajectory, call.turn)
+            asked[key] = (call, on_start)
             try:
-                answer = await actor.generate(request, tag_name=tag)
+                answer = await actor.generate(
+                    GenerationRequest(tag_name=tag, call=call), tag_name=tag
+                )
             except (TrajectoryFailure, TokenMismatch):
                 raise
             except Exception as error:
                 reason = f"{kind.__name__}.generate raised {type(error).__name__}: {error}"
                 raise TrajectoryFailure(FailureKind.ENGINE, reason) from error
+            finally:
+                del asked[key]
             if not isinstance(answer, Answer):
                 raise TrajectoryFailure(
                     FailureKind.ENGINE,
@@ -127,6 +143,38 @@ def generation_through(kind: type[ActorGen]) -> WrapGenerate:
         return through
 
     return wrap
+
+
+def _a_call(call: object) -> GenerateCall:
+    if not isinstance(call, GenerateCall):
+        raise ConfigError(
+            f"generate: request.call = {call!r}: is no call; change the one that came with "
+            "dataclasses.replace(request.call, max_tokens=8)"
+        )
+    return call
+
+
+def check_change(asked: GenerateCall, call: GenerateCall) -> None:
+    """Refuse another prompt or temperature, and more tokens, than were asked for.
+
+    Training scores the tokens by the trajectory's own prompt and its domain's temperature: sampled
+    otherwise, their importance ratios would be wrong, and nothing would tell. Raises `ConfigError`.
+    """
+    may = "only max_tokens (to a smaller one) and seed may be changed"
+    if call.prompt is not asked.prompt:
+        raise ConfigError(
+            f"generate: another prompt in request.call: the trajectory keeps its own; {may}"
+        )
+    if call.temperature != asked.temperature:
+        raise ConfigError(
+            f"generate: temperature = {call.temperature!r} in request.call: training scores by the "
+            f"domain's {asked.temperature!r}; set domains.temperature in the job, {may}"
+        )
+    if not 0 < call.max_tokens <= asked.max_tokens:
+        raise ConfigError(
+            f"generate: max_tokens = {call.max_tokens!r} in request.call: must be from 1 to the "
+            f"{asked.max_tokens} asked for; set domains.max_tokens in the job for more"
+        )
 
 
 def _generation_affinity(kind: type[ActorGen] | None) -> Affinity | None:

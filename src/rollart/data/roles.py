@@ -26,13 +26,16 @@ class Worker:
 class GenerationRequest:
     """One turn to sample: for whom (`tag_name`, the domain) and what was asked.
 
-    `call` is the control plane's own record: prompt, limits, temperature. Replace it to change
-    them: ``dataclasses.replace(request, call=dataclasses.replace(request.call, ...))``.
+    `call` is the control plane's own record, a `rollart.control.llm_proxy.GenerateCall`, to which
+    this module is a stranger. To be read: `trajectory` and `turn` (of whom, and which), `prompt`
+    (blocks of token ids), `temperature`, `max_tokens`, `seed`. Only the last two may be changed,
+    `max_tokens` to a smaller one:
+    ``dataclasses.replace(request, call=dataclasses.replace(request.call, max_tokens=8))``.
+    The rest is what training takes the tokens to be sampled from; another fails the trajectory.
     """
 
     tag_name: str
     call: Any
-    on_start: Any
 
 
 class ActorGen(Worker):
