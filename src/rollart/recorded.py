@@ -19,6 +19,8 @@ def replay_run(run: Path) -> ReplayReport:
     Raises:
         RollartError: the directory holds no run that can be replayed.
     """
+    if not (run / JOB_FILE).is_file():
+        raise RollartError(f"{run}: holds no run ({JOB_FILE} is missing); give a run's directory")
     try:
         job = load_job(run / JOB_FILE)
         log = list(read_events(run / EVENTS_FILE))

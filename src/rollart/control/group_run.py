@@ -24,7 +24,10 @@ from rollart.control.flight import (
 from rollart.control.ledger import Ledger
 from rollart.control.redundancy import Outcome
 from rollart.control.tail import KEPT
+from rollart.core.errors import FailureKind
+from rollart.core.events import Warned
 from rollart.core.identity import TrajectoryId
+from rollart.core.ports import EventSink
 from rollart.core.types import Disposition, Trajectory
 
 
@@ -48,6 +51,7 @@ class GroupRunner:
         may_go_on: Callable[[LiveGroup], bool],
         barrier: TurnBarrier | None,
         settings: GroupSettings,
+        events: EventSink,
     ) -> None:
         self._managers = managers
         self._ledger = ledger
@@ -55,6 +59,9 @@ class GroupRunner:
         self._may_go_on = may_go_on
         self._barrier = barrier
         self._settings = settings
+        self._events = events
+        self._told: set[tuple[str, FailureKind]] = set()
+        self.last_failure: dict[str, str] = {}
         self._paces: dict[int, list[Pace]] = {}
         self.outcomes: defaultdict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=KEPT))
         self.ended: Counter[str] = Counter()
@@ -97,6 +104,7 @@ class GroupRunner:
                     group.done[place] = trajectory
                     break
                 self._leave(trajectory, unusable_disposition(trajectory), trajectory.detail)
+                self._tell(trajectory)
             else:
                 group.given_up.add(place)
         finally:
@@ -147,6 +155,21 @@ class GroupRunner:
             ),
         )
         return trajectory
+
+    def _tell(self, trajectory: Trajectory) -> None:
+        """The first failure of each kind in a domain is told in full; the others are counted."""
+        domain, failure = trajectory.id.domain, trajectory.failure
+        if failure is None:
+            return
+        self.last_failure[domain] = f"{failure}: {trajectory.detail}"
+        if (domain, failure) not in self._told:
+            self._told.add((domain, failure))
+            self._events.emit(
+                Warned(
+                    message=f"domain {domain}: {trajectory.id} failed, {failure}: "
+                    f"{trajectory.detail}; others of this kind are only counted"
+                )
+            )
 
     def _note(self, domain: str, outcome: Outcome) -> None:
         self.outcomes[domain].append(outcome)

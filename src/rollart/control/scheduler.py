@@ -124,6 +124,7 @@ class RolloutScheduler:
             may_go_on=self._may_go_on,
             barrier=self._barrier,
             settings=GroupSettings(run=settings.run, attempts=settings.attempts),
+            events=events,
         )
         self._live: dict[int, LiveGroup] = {}
         self._groups_of: Counter[str] = Counter()
@@ -279,7 +280,10 @@ class RolloutScheduler:
                 self._tasks.requeue(group.entry, failed=True)
         too_many = self._dead.count(group.domain, fate)
         if too_many is not None:
-            self._tasks.close(group.domain, too_many)
+            last = self._runner.last_failure.get(group.domain)
+            self._tasks.close(
+                group.domain, f"{too_many}; the last failure: {last}" if last else too_many
+            )
 
     def _put(self, group: LiveGroup, members: tuple[Trajectory, ...]) -> None:
         ready = Group(

@@ -18,14 +18,17 @@ RewardPath = Annotated[str, Field(pattern=r"^(local://)?[A-Za-z_][\w.]*:[A-Za-z_
 """An import path, or `local://module:function` for a pool that scales from zero and back."""
 
 
+MOST_ENGINES = 4096
+
+
 def _engines(value: object) -> object:
     """One rule in one sentence, where a union of types would give one refusal a member."""
     given = cast("Mapping[str, object] | int", value)
     table = given if isinstance(given, Mapping) else {"": given}
-    if not all(type(count) is int and count > 0 for count in table.values()):
+    if not all(type(count) is int and 0 < count <= MOST_ENGINES for count in table.values()):
         raise ValueError(
-            "must be a number of engines greater than 0, or such numbers by hardware class; "
-            "use 1, or { H800 = 1, H20 = 2 }"
+            f"must be a number of engines, greater than 0 and at most {MOST_ENGINES}, or such "
+            "numbers by hardware class; use 1, or { H800 = 1, H20 = 2 }"
         )
     return given
 
@@ -340,6 +343,10 @@ def _redundancy_rules(job: JobConfig) -> list[str]:
 def _domain_rules(job: JobConfig) -> list[str]:
     problems: list[str] = []
     tags = [domain.tag for domain in job.domains]
+    if "default" in tags:
+        problems.append(
+            'domains.tag = "default": names every other domain in rollout.affinity; use another tag'
+        )
     for tag in sorted({tag for tag in tags if tags.count(tag) > 1}):
         problems.append(
             f"domains.tag = {tag!r}: given {tags.count(tag)} times; each domain needs its own tag"

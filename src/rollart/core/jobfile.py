@@ -113,13 +113,15 @@ def explain(problem: ErrorDetails, table: Mapping[str, Any]) -> str:
     if kind == "value_error":
         return f"{where} = {_shown(problem['input'])}: {message}" if where else message
     rule = _RULES.get(kind) or message.replace("Input should be", "must be")
+    if kind == "tuple_type" and location == ("domains",):
+        rule = "must be an array of tables"
     return f"{where} = {_shown(problem['input'])}: {rule}; {_hint(location)}"
 
 
 _RULES = {
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
-    "tuple_type": "must be an array of tables",
+    "tuple_type": "must be an array",
     "too_short": "must not be empty",
     "string_pattern_mismatch": "is not of the right form",
 }
@@ -141,7 +143,7 @@ def _name(location: Iterable[str | int], table: Mapping[str, Any]) -> str:
     parts: list[str] = []
     for part in location:
         if isinstance(part, int):
-            parts[-1] += f"[{_tag_of(table, part)}]"
+            parts[-1] += f"[{_tag_of(table, part) if parts == ['domains'] else part}]"
         else:
             parts.append(part)
     return ".".join(parts)
@@ -216,6 +218,9 @@ _EXAMPLES = {
     "environment": 'use the import path of a class, such as environment = "module:Class"',
     "reward": 'use the import path of a function, such as reward = "module:function"',
     "options": "use a table, such as options = { size = 4 }",
+    "trackers": 'use an array, such as trackers = ["tensorboard"]',
+    "clip": "use two numbers, such as clip = [0.2, 0.28]",
+    "affinity": 'use a table, such as affinity = { FrozenLake = "H800", default = "H20" }',
     "time_limit_s": "use seconds, such as time_limit_s = 300, or leave it out",
 }
 """What may be written for keys without a telling default."""
