@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rollart.process.errors import ChannelClosed
 from rollart.process.serve import ChildPort
 from rollart.runtimes.local.codec import Packed
 from rollart.runtimes.local.user_code import Caller, describe, load, show_prints_at_once
@@ -23,7 +24,17 @@ def entry(port: ChildPort, config: Any) -> None:
     port.ready()
     while not port.stopping:
         for request in port.requests(None):
-            port.event(called(function, caller, *request.args))
+            tell(port, called(function, caller, *request.args))
+
+
+def tell(port: ChildPort, outcome: Packed, *why: Packed) -> None:
+    """Answer with `outcome`; where it cannot be sent, with ``[False, reason, *why]``."""
+    try:
+        port.event(outcome)
+    except ChannelClosed:
+        raise
+    except Exception as error:  # too large, or text that is no text: it costs one call only
+        port.event((False, describe(error), *why))
 
 
 def called(function: Callable[..., Any], caller: Caller, args: Packed, kwargs: Packed) -> Packed:

@@ -16,6 +16,7 @@ from rollart.core.errors import FailureKind
 from rollart.data.decorators import declared_by
 from rollart.process.serve import ChildPort
 from rollart.runtimes.local.codec import Packed, pack_verdict, unpack_trajectory
+from rollart.runtimes.local.function_host import tell
 from rollart.runtimes.local.reward_asks import Asks, CallFailed
 from rollart.runtimes.local.user_code import Caller, describe, load, show_prints_at_once
 
@@ -39,7 +40,8 @@ def entry(port: ChildPort, config: Any) -> None:
     caller = Caller()
     port.ready()
     for request in asks.jobs():
-        port.event(judge(function, caller, request.args[0]))
+        outcome = judge(function, caller, request.args[0])
+        tell(port, outcome, FailureKind.REWARD_ERROR.value)
 
 
 def scorer(found: Any, asks: Asks, *, worker: str, hardware: str) -> Callable[..., Any]:

@@ -19,24 +19,60 @@ from rollart.runtimes.local.codec import (
 _PLAIN, _TRAJECTORY, _VERDICT, _LIST, _TABLE = range(5)
 
 
-def pack_value(value: object) -> Packed:
-    """Raises `TypeError` naming the type of what cannot be sent."""
+_DEEPEST = 100  # lists and dicts in one another: whoever unpacks must have the stack for it
+
+
+def pack_value(value: object, *, _depth: int = 0) -> Packed:
+    """Subclasses of plain types (NumPy has some) are sent as what they subclass.
+
+    Raises `TypeError` naming the type, or the value, of what cannot be sent.
+    """
+    if _depth > _DEEPEST:
+        raise TypeError(
+            f"lists and dicts more than {_DEEPEST} deep cannot be sent to another process; "
+            "flatten them, and look for one that holds itself"
+        )
     match value:
-        case None | bool() | int() | float() | str() | bytes():
+        case None | bool():
             return (_PLAIN, value)
+        case int():
+            if not -(2**63) <= value < 2**64:
+                raise TypeError(
+                    f"an int of {value.bit_length()} bits cannot be sent to another process, only "
+                    "-2**63 to 2**64 - 1; use a float or a str"
+                )
+            return (_PLAIN, int(value))
+        case float():
+            return (_PLAIN, float(value))
+        case str():
+            return (_PLAIN, str.__str__(value))  # str() of an enumeration is its name
+        case bytes():
+            return (_PLAIN, bytes(value))
         case Trajectory():
             return (_TRAJECTORY, pack_trajectory(value, tokens=False))
         case Verdict():
             return (_VERDICT, pack_verdict(value))
         case Mapping():
-            return (_TABLE, {str(key): pack_value(item) for key, item in value.items()})
+            return (
+                _TABLE,
+                {_key(key): pack_value(item, _depth=_depth + 1) for key, item in value.items()},
+            )
         case Sequence() if not isinstance(value, bytearray):
-            return (_LIST, [pack_value(item) for item in value])
+            return (_LIST, [pack_value(item, _depth=_depth + 1) for item in value])
         case _:
             raise TypeError(
                 f"{type(value).__name__} cannot be sent to another process; use a Trajectory, a "
                 "Verdict, None, bool, int, float, str, bytes, and lists and dicts of them"
             )
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(
+            f"a dict with the key {key!r}, which is {type(key).__name__}, cannot be sent to "
+            "another process; use str keys"
+        )
+    return str.__str__(key)
 
 
 def unpack_value(packed: Packed) -> Any:
