@@ -60,11 +60,36 @@ def stumble():
 def nothing():
     return object()
 
+def give(what):
+    import numpy
+    values = {
+        "numpy": numpy.float64(1.5), "huge": 2**70, "keys": {1: "a"}, "text": "\\ud800",
+        "pid": os.getpid(),
+    }
+    return values[what]
+
+def meet(folder):
+    open(f"{folder}/met-{os.getpid()}", "w").close()
+    while sum(name.startswith("met-") for name in os.listdir(folder)) < 2:
+        time.sleep(0.02)
+    return os.getpid()
+
 def much():
     return "x" * 5_000
 
 def nap(seconds):
     time.sleep(seconds)
+    return os.getpid()
+"""
+
+SLOW = """
+import os, time
+
+with open(__file__ + ".log", "a") as log:
+    log.write("begun ")
+time.sleep(1.5)
+
+def pid():
     return os.getpid()
 """
 
@@ -130,6 +155,7 @@ Spawn = Callable[[str, str], Any]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "judge.py").write_text(JUDGE)
+    (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "classes.py").write_text(CLASSES)
     return tmp_path
 
@@ -156,8 +182,8 @@ Functions = Callable[..., AbstractAsyncContextManager[LocalFunction]]
 @pytest.fixture
 def function(spawned: Spawn) -> Functions:
     @contextlib.asynccontextmanager
-    async def make(name: str, **limits: Any) -> AsyncIterator[LocalFunction]:
-        made = LocalFunction(f"judge:{name}", spawned, **limits)
+    async def make(name: str, module: str = "judge", **limits: Any) -> AsyncIterator[LocalFunction]:
+        made = LocalFunction(f"{module}:{name}", spawned, **limits)
         try:
             yield made
         finally:
@@ -214,20 +240,89 @@ def test_values_of_every_kind_travel_both_ways(function: Functions) -> None:
 
 
 def test_a_pool_starts_at_zero_grows_with_the_load_and_goes_back_to_zero(
+    function: Functions, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with function("meet", most=3, idle_s=0.3) as meet:
+            assert meet.processes == 0
+            here = (str(tmp_path),)  # the first call ends only when a second process is there
+            pids = await asyncio.gather(*(meet.call(here, {}, seconds=60) for _ in range(4)))
+            assert 1 < len(set(pids)) <= 3
+            assert len(live_processes(RUN)) <= 3
+            await wait_for_processes(meet, 0)
+            assert await meet.call(here, {}, seconds=30) not in pids
+
+    asyncio.run(main())
+
+
+def test_a_start_longer_than_a_call_may_take_serves_a_later_call(
+    function: Functions, folder: Path
+) -> None:
+    async def main() -> None:
+        async with function("pid", "slow", idle_s=0.3) as slow:
+            told: list[ServerlessFailed] = []
+            answered = None
+            while answered is None and len(told) < 30:
+                try:
+                    answered = await slow.call((), {}, seconds=1.0)
+                except ServerlessFailed as failed:
+                    told.append(failed)
+            assert answered is not None, "it never started"
+            assert all(failed.overran for failed in told)
+            assert str(told[0]) == (
+                "slow:pid: no process was free within 1 s: the first is still starting, "
+                "for later calls; raise timeouts.reward_s"
+            )
+            assert (folder / "slow.py.log").read_text() == "begun ", "started once"
+            await wait_for_processes(slow, 0)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_nobody_waits_for_any_more_goes_idle_and_away(function: Functions) -> None:
+    async def main() -> None:
+        async with function("pid", "slow", idle_s=0.5) as slow:
+            with pytest.raises(ServerlessFailed, match="still starting"):
+                await slow.call((), {}, seconds=0.1)
+            await wait_for_processes(slow, 1)
+            await wait_for_processes(slow, 0)
+
+    asyncio.run(main())
+
+
+def test_closing_ends_a_start_that_nobody_waits_for_any_more(function: Functions) -> None:
+    async def main() -> None:
+        async with function("pid", "slow") as slow:
+            with pytest.raises(ServerlessFailed, match="still starting"):
+                await slow.call((), {}, seconds=0.1)
+            assert len(live_processes(RUN)) == 1
+            began = time.monotonic()
+            await slow.close()
+            assert time.monotonic() - began < 5.0
+            assert live_processes(RUN) == ()
+            with pytest.raises(ServerlessFailed, match="closed"):
+                await slow.call((), {}, seconds=0.1)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_when_its_caller_has_left_is_told_to_the_next(
     function: Functions,
 ) -> None:
     async def main() -> None:
-        async with function("nap", most=3, idle_s=0.3) as nap:
-            assert nap.processes == 0
-            pids = await asyncio.gather(*(nap.call((0.4,), {}, seconds=30) for _ in range(6)))
-            assert 1 < len(set(pids)) <= 3
-            assert nap.processes == len(set(pids)) == len(live_processes(RUN))
-            await asyncio.sleep(1.5)
-            assert nap.processes == 0
-            assert live_processes(RUN) == ()
-            assert await nap.call((0.0,), {}, seconds=30) not in pids
+        async with function("missing", "slow") as missing:
+            with pytest.raises(ServerlessFailed, match="still starting"):
+                await missing.call((), {}, seconds=0.1)
+            with pytest.raises(ServerlessFailed, match=r"cannot be started: .*has no 'missing'"):
+                await missing.call((), {}, seconds=30)
 
     asyncio.run(main())
+
+
+async def wait_for_processes(function: LocalFunction, number: int) -> None:
+    async with asyncio.timeout(30):
+        while function.processes != number or len(live_processes(RUN)) != number:  # noqa: ASYNC110  a pool tells nobody of its size
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("name", ["hang", "hold"])
@@ -262,6 +357,19 @@ def test_what_gives_no_value_says_why(
             with pytest.raises(ServerlessFailed, match=told) as caught:
                 await failing.call(args, {}, seconds=20)
             assert not caught.value.overran
+
+    asyncio.run(main())
+
+
+def test_a_value_that_cannot_be_sent_costs_one_call_and_no_process(function: Functions) -> None:
+    async def main() -> None:
+        async with function("give") as give:
+            pid = await give.call(("pid",), {}, seconds=30)
+            assert await give.call(("numpy",), {}, seconds=30) == 1.5
+            for what, told in (("huge", "71 bits"), ("keys", "key 1"), ("text", "surrogates")):
+                with pytest.raises(ServerlessFailed, match=told):
+                    await give.call((what,), {}, seconds=30)
+            assert await give.call(("pid",), {}, seconds=30) == pid
 
     asyncio.run(main())
 

@@ -2,8 +2,9 @@
 
 Owns between `keep` and `most` children; with `keep` 0 there is none before the first job and none
 again once there was nothing to do for `idle_s` seconds. Invariant: a child that is lost costs the
-job at its head and no other. Who waits on whom: a job waits for a child with room, and in it for
-the jobs before it, each of which ends by its own deadline.
+job at its head and no other. A child being started belongs to the pool, not to the job that asked
+for it: who gives up leaves it to the next. Who waits on whom: a job waits for a child with room,
+and in it for the jobs before it, each of which ends by its own deadline; `close` for all children.
 """
 
 import asyncio
@@ -54,7 +55,8 @@ class LanePool:
         self._depth = depth
         self._idle_s = idle_s
         self._lanes: list[Lane] = []
-        self._forking = False
+        self._start: asyncio.Task[None] | None = None  # lives until the child is ready, or close()
+        self._start_failed: Exception | None = None  # to be raised where a child was needed
         self._started = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -64,6 +66,11 @@ class LanePool:
     def processes(self) -> int:
         """Children that live now."""
         return sum(lane.lost is None for lane in self._lanes)
+
+    @property
+    def starting(self) -> bool:
+        """Whether a child is being started."""
+        return self._start is not None
 
     @property
     def started(self) -> int:
@@ -89,6 +96,8 @@ class LanePool:
         job.on_over = self._on_over
         if self._has_room(lane):
             self._wake_one()
+        elif any(not waiter.done() for waiter in self._waiters):
+            self._start_if_behind()
         return lane, job
 
     async def close(self) -> None:
@@ -96,7 +105,12 @@ class LanePool:
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        await wait_until_gone(self._lanes, _CLOSE_S)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait_until_gone(self._lanes, _CLOSE_S))
+            if self._start is not None:
+                self._start.cancel()
+                await asyncio.wait((self._start,), timeout=_CLOSE_S)
+                self._start = None
         while self._waiters:
             self._wake_one()
 
@@ -108,10 +122,13 @@ class LanePool:
             self._lanes = [lane for lane in self._lanes if lane.lost is None]
             lane = min(self._lanes, key=lambda lane: lane.waiting, default=None)
             if lane is not None and self._has_room(lane):
+                self._start_failed = None  # the child was not needed after all
                 return lane
-            # One fork at a time: meanwhile the first answers show whether more are needed.
-            if not self._forking and len(self._lanes) < self._most and self._is_behind(lane):
-                return await self._new_lane()
+            if self._start_failed is not None:  # a failed start costs one job
+                failed, self._start_failed = self._start_failed, None
+                self._wake_one()
+                raise failed
+            self._start_if_behind()
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append(waiter)
             try:
@@ -120,6 +137,13 @@ class LanePool:
                 if waiter.done() and not waiter.cancelled():
                     self._wake_one()
                 raise
+
+    def _start_if_behind(self) -> None:
+        emptiest = min(self._lanes, key=lambda lane: lane.waiting, default=None)
+        # One start at a time: meanwhile the first answers show whether more are needed.
+        if self._start is None and len(self._lanes) < self._most and self._is_behind(emptiest):
+            loop = asyncio.get_running_loop()
+            self._start = loop.create_task(self._start_lane(), name=f"start {self._name}")
 
     def _is_behind(self, emptiest: Lane | None) -> bool:
         """Whether one more child would be worth its while."""
@@ -131,19 +155,19 @@ class LanePool:
     def _has_room(self, lane: Lane) -> bool:
         return lane.waiting < (self._depth if _is_quick(lane) else 1)
 
-    async def _new_lane(self) -> Lane:
-        self._forking = True
+    async def _start_lane(self) -> None:
         self._started += 1
         try:
             lane = Lane(await self._fork(f"{self._name}-{self._started}"))
+            self._lanes.append(lane)
+            self._watch_idle()
+            if self._closed:  # meanwhile
+                lane.kill("it was closed")
+        except Exception as error:  # raised by whoever needs the child next: nobody awaits this
+            self._start_failed = error
         finally:
-            self._forking = False
+            self._start = None
             self._wake_one()
-        self._lanes.append(lane)
-        self._watch_idle()
-        if self._closed:  # meanwhile
-            lane.kill("it was closed")
-        return lane
 
     def _on_over(self) -> None:
         self._watch_idle()

@@ -23,6 +23,9 @@ SpawnFunction = Callable[[str, str], Awaitable[Child]]
 """Starts a child that serves the function at an import path, under a name: (path, name)."""
 
 
+_STARTING = "the first is still starting, for later calls; raise timeouts.reward_s"
+
+
 class ServerlessFailed(RollartError):
     """A call to a serverless function gave no value.
 
@@ -72,7 +75,7 @@ class LocalFunction:
     async def call(
         self, args: Sequence[object], kwargs: Mapping[str, object], *, seconds: float
     ) -> object:
-        """See `Function.call`. Starting a process counts, too."""
+        """See `Function.call`. Starting a process counts, too, and goes on for the next call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         try:
@@ -83,7 +86,8 @@ class LocalFunction:
                 )
             ok, value = await job.answer  # ends by the job's own limit
         except TimeoutError:
-            reason = f"no process was free within {seconds:.3g} s"
+            late = f"no process was free within {seconds:.3g} s"
+            reason = late if self._pool.processes else f"{late}: {_STARTING}"
             raise ServerlessFailed(f"{self._path}: {reason}", overran=True) from None
         except LaneLost as lost:
             late = f"no answer within {seconds:.3g} s; its process was killed"
