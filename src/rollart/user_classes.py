@@ -7,9 +7,8 @@ killable children, so of those only the import paths are used.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
 from rollart.control.assembly import WrapGenerate
 from rollart.control.env_manager import Generate
@@ -24,7 +23,7 @@ from rollart.core.errors import (
 )
 from rollart.core.identity import PolicyVersion, TrajectoryId
 from rollart.core.ports import Affinity, Binding, Launcher, Trainer
-from rollart.core.types import LogprobGap, TrainBatch, TrainStats, Trajectory
+from rollart.core.types import TrainBatch, TrainStats
 from rollart.data.classes import find_class
 from rollart.data.decorators import declared, declared_by
 from rollart.data.roles import ActorGen, ActorTrain, GenerationRequest, Reward, Worker
@@ -195,9 +194,15 @@ class LauncherWith:
     def __init__(self, launcher: Launcher, kind: type[ActorTrain]) -> None:
         self._launcher = launcher
         self._kind = kind
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._launcher, name)
+        self.engine = launcher.engine
+        self.environments = launcher.environments
+        self.tasks = launcher.tasks
+        self.heldout = launcher.heldout
+        self.baselines = launcher.baselines
+        self.reward = launcher.reward
+        self.renderer = launcher.renderer
+        self.worker = launcher.worker
+        self.close = launcher.close
 
     async def trainer(self, binding: Binding) -> Trainer:
         """The launcher's own trainer, with the user's code around its train step."""
@@ -206,7 +211,7 @@ class LauncherWith:
 
 def training_through(kind: type[ActorTrain], launcher: Launcher) -> Launcher:
     """Every train step through a user's `train_step`, whose `super().train_step` trains."""
-    return cast("Launcher", LauncherWith(launcher, kind))
+    return LauncherWith(launcher, kind)
 
 
 class TrainerThrough:
@@ -217,6 +222,11 @@ class TrainerThrough:
         self._actor = kind()
         self._actor.worker, self._actor.hardware = binding.worker, binding.hardware
         self._actor.attach(trainer.train_step)
+        self.publish = trainer.publish
+        self.score = trainer.score
+        self.save = trainer.save
+        self.wait_dead = trainer.wait_dead
+        self.close = trainer.close
 
     @property
     def version(self) -> PolicyVersion:
@@ -240,21 +250,6 @@ class TrainerThrough:
                 "super().train_step(batch) returned"
             )
         return stats
-
-    async def publish(self) -> PolicyVersion:
-        return await self._trainer.publish()
-
-    async def score(self, trajectories: Sequence[Trajectory], temperature: float) -> LogprobGap:
-        return await self._trainer.score(trajectories, temperature)
-
-    async def save(self, directory: str) -> None:
-        await self._trainer.save(directory)
-
-    async def wait_dead(self) -> str:
-        return await self._trainer.wait_dead()
-
-    async def close(self) -> None:
-        await self._trainer.close()
 
 
 def _training_hardware(kind: type[ActorTrain] | None) -> str | None:
