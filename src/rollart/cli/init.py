@@ -113,7 +113,7 @@ stall_s = 120.0               # without progress the run ends with the reason
 
 [faults]
 attempts = 3                  # tries at each place of a group
-max_dead_groups = 200         # lost in a row, before the run ends
+max_dead_groups = 200         # lost in a row, before the domain is closed; the last ends the run
 engine_restarts = 3
 
 [eval]
