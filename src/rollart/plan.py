@@ -44,13 +44,13 @@ class JobPlan:
             f"  run directory  {self.directory}",
             f"  model          {job.model.path or job.model.make}",
             f"  protocol       {protocol.name}, {mode}",
-            f"  a step         {rollout.batch_groups} groups of {rollout.group_size}, "
-            f"{job.run.steps} steps"
+            f"  a step         {rollout.batch_groups} groups, {job.run.steps} steps"
             + (f", at most {job.run.time_limit_s:g} s" if job.run.time_limit_s else ""),
-            f"  outstanding    at most {job.capacity_trajectories} trajectories",
         ]
         lines += [
-            f"  domain         {domain.tag}: {domain.environment}, reward {domain.reward}"
+            f"  domain         {domain.tag}: groups of {job.group_size_of(domain)}, at most "
+            f"{job.training_places_of(domain)} trajectories outstanding, {domain.environment}, "
+            f"reward {domain.reward}"
             for domain in job.domains
         ]
         return "\n".join(lines)
