@@ -7,14 +7,14 @@ sampled and once greedily; nothing is left behind on disk.
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rollart.control.assembly import assemble
 from rollart.control.controller import Controller
 from rollart.core.errors import ConfigError, RollartError
-from rollart.core.events import Baseline, Evaluated, Event
+from rollart.core.events import Baseline, Evaluated, Event, Warned
 from rollart.launching import RUNTIMES, Surroundings, measure_baselines, supervised
 from rollart.plan import JobPlan, check, placed
 
@@ -64,10 +64,11 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-class _Findings:
-    """Keeps the events that the report is made of."""
+class Findings:
+    """Keeps the events that the report is made of, and hands warnings on as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
         self.evaluated: list[Evaluated] = []
         self.baselines: list[Baseline] = []
 
@@ -76,16 +77,29 @@ class _Findings:
             self.evaluated.append(event)
         elif isinstance(event, Baseline):
             self.baselines.append(event)
+        elif isinstance(event, Warned):
+            self._warn(event.message)
+
+
+def say_nothing(message: str) -> None:
+    """Takes a warning that nobody wants to see."""
 
 
 def evaluate(
-    model: Path, path: Path, overrides: Sequence[str] = (), *, tasks: int | None = None
+    model: Path,
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    tasks: int | None = None,
+    warn: Callable[[str], None] = say_nothing,
 ) -> EvalReport:
     """Play the held-out tasks of the job in `path` with the weights in `model`.
 
     Args:
         model: a Hugging Face directory, such as RUN/weights.
+        path: the job file, also the `job.toml` that a run left in its directory.
         tasks: held-out tasks a domain; None leaves it to the job's `eval.tasks`.
+        warn: takes each warning as it comes, such as an engine's loss.
 
     Raises:
         ConfigError: the job or the model cannot be used; nothing was started.
@@ -94,24 +108,31 @@ def evaluate(
     if not model.is_dir():
         raise ConfigError(f"{model}: no such directory; give a model's, such as RUN/weights")
     with tempfile.TemporaryDirectory(prefix="rollart-eval-") as scratch:
-        settings = [
-            *overrides,
-            f"model.path={json.dumps(str(model.resolve()))}",
-            f"run.directory={json.dumps(scratch)}",
-            'run.name="eval"',
-        ]
-        if tasks is not None:
-            settings.append(f"eval.tasks={tasks}")
+        settings = eval_settings(model, scratch, overrides, tasks)
         plan = check(path, settings)
         if not plan.job.eval.tasks:
             raise ConfigError(
                 "eval.tasks = 0: there is nothing to play; use --tasks 64, or set it in the job"
             )
-        return asyncio.run(_measure(plan, model, Path(scratch)))
+        return asyncio.run(_measure(plan, model, Path(scratch), Findings(warn)))
 
 
-async def _measure(plan: JobPlan, model: Path, scratch: Path) -> EvalReport:
-    job, findings = plan.job, _Findings()
+def eval_settings(
+    model: Path, scratch: str, overrides: Sequence[str], tasks: int | None
+) -> list[str]:
+    """What an evaluation sets in the job: nothing is kept, so no tracker is wanted either."""
+    settings = [
+        *overrides,
+        f"model.path={json.dumps(str(model.resolve()))}",
+        f"run.directory={json.dumps(scratch)}",
+        'run.name="eval"',
+        "run.trackers=[]",
+    ]
+    return settings if tasks is None else [*settings, f"eval.tasks={tasks}"]
+
+
+async def _measure(plan: JobPlan, model: Path, scratch: Path, findings: Findings) -> EvalReport:
+    job = plan.job
     around = Surroundings(
         run_id=f"eval-{scratch.name}",
         directory=scratch,

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,19 @@ class Jobs:
         return self.ended
 
     def evaluate(
-        self, model: Path, path: Path, overrides: Sequence[str], /, *, tasks: int | None
+        self,
+        model: Path,
+        path: Path,
+        overrides: Sequence[str],
+        /,
+        *,
+        tasks: int | None,
+        warn: Callable[[str], None],
     ) -> "Measured":
         self.asked.append(("evaluate", model, path, tuple(overrides), tasks))
         if self.error is not None:
             raise self.error
+        warn("an engine was lost:\nkilled")
         return Measured()
 
 
@@ -145,7 +153,9 @@ def test_eval_measures_a_model_and_prints_a_table_or_an_object(
     jobs = Jobs()
     words = ["eval", "run/weights", "job.toml", "--set", "run.seed=1", "--tasks", "32"]
     assert main(words, jobs=jobs) == 0
-    assert capsys.readouterr().out == "FrozenLake 0.83\n"
+    said = capsys.readouterr()
+    assert said.out == "FrozenLake 0.83\n"
+    assert said.err == "rollart: warning: an engine was lost: killed\n"
     assert main(["eval", "run/weights", "job.toml", "--json"], jobs=jobs) == 0
     assert capsys.readouterr().out == '{"FrozenLake": 0.83}\n'
     assert jobs.asked == [

@@ -4,7 +4,7 @@ Invariant: bad input is one line on standard error and exit code 2, before anyth
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -50,12 +50,28 @@ class Jobs(Protocol):
     ) -> Outcome: ...
 
     def evaluate(
-        self, model: Path, path: Path, overrides: Sequence[str], /, *, tasks: int | None
+        self,
+        model: Path,
+        path: Path,
+        overrides: Sequence[str],
+        /,
+        *,
+        tasks: int | None,
+        warn: Callable[[str], None],
     ) -> EvalResult: ...
 
 
 def fail(code: int, message: str) -> int:
     """Say what is wrong on one line of standard error; returns `code`."""
+    _say(message)
+    return code
+
+
+def warn(message: str) -> None:
+    """Say something on one line of standard error, and go on."""
+    _say(f"warning: {message}")
+
+
+def _say(message: str) -> None:
     line = " ".join(message.split())
     print(f"rollart: {line}", file=sys.stderr)
-    return code

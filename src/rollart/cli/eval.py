@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollart.cli.common import BAD_INPUT, FAILED, OK, Jobs, fail
+from rollart.cli.common import BAD_INPUT, FAILED, OK, Jobs, fail, warn
 from rollart.core.errors import ConfigError, RollartError
 
 
@@ -18,7 +18,7 @@ def evaluate(
 ) -> int:
     """Returns the exit code. `tasks` is the number a domain; None leaves it to the job."""
     try:
-        result = jobs.evaluate(model, file, overrides, tasks=tasks)
+        result = jobs.evaluate(model, file, overrides, tasks=tasks, warn=warn)
     except ConfigError as error:
         return fail(BAD_INPUT, str(error))
     except RollartError as error:

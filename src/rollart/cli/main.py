@@ -153,7 +153,9 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
         commands,
         "eval",
         "measure a model on the held-out tasks of a job",
-        "Samples each domain's held-out tasks at its temperature, and greedily; trains nothing.",
+        "Samples each domain's held-out tasks at its temperature, and greedily; trains nothing.\n"
+        "FILE.toml may be RUN/job.toml. Classes given to rollart.run for generation or training\n"
+        "are not applied: what is measured is the model alone.",
     )
     evaluation.add_argument(
         "model", type=Path, metavar="MODEL", help="a Hugging Face model directory: RUN/weights"
