@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollart.control.assembly import as_it_is, assemble
@@ -27,7 +27,14 @@ from rollart.observe.recorder import Recorder
 from rollart.observe.report import write_report
 from rollart.observe.trackers import MetricsFeed, make_trackers
 from rollart.observe.transcripts import TRANSCRIPTS_FILE, TranscriptLog
-from rollart.plan import JobPlan, check, placed, planned_bindings
+from rollart.plan import (
+    PYTHON_PATH_FILE,
+    JobPlan,
+    check,
+    in_force,
+    placed,
+    planned_bindings,
+)
 from rollart.recorded import JOB_FILE
 from rollart.resource.manager import ResourceManager
 from rollart.user_classes import (
@@ -72,7 +79,8 @@ def run(
     """Train as the job file says.
 
     Args:
-        path: the job file; user code is looked for beside it.
+        path: the job file; user code is looked for beside it, or, for the `job.toml` that a run
+            left in its directory, where that run found it.
         overrides: `key=value` pairs in TOML notation.
         pools: where workers go; without them, to logical slots of this machine.
         classes: a user's role classes.
@@ -87,28 +95,28 @@ def run(
         raise ConfigError(f"runtime {runtime!r}: {why}; use {' or '.join(map(repr, RUNTIMES))}")
     plan = check(path, overrides, pools=pools, classes=classes)
     directory = plan.directory.resolve()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_job(plan.job, directory / JOB_FILE)
-    except OSError as error:
-        raise ConfigError(
-            f"run.directory = {plan.job.run.directory!r}: cannot be written ({error}); "
-            "choose another with --set run.directory=PATH"
-        ) from error
-    view = make_view(live=live)
-    try:
-        with placed(plan.job, pools, plan.wishes) as (placement, bindings):
-            work = _Work(
-                plan=plan,
-                directory=directory,
-                runtime=runtime,
-                classes=classes,
-                placement=placement,
-                bindings=bindings,
-            )
+    with placed(plan.job, pools, plan.wishes) as (placement, bindings):
+        plan = replace(plan, job=in_force(plan.job, placement))
+        try:
+            write_records(plan, directory)
+        except OSError as error:
+            raise ConfigError(
+                f"run.directory = {plan.job.run.directory!r}: cannot be written ({error}); "
+                "choose another with --set run.directory=PATH"
+            ) from error
+        work = _Work(
+            plan=plan,
+            directory=directory,
+            runtime=runtime,
+            classes=classes,
+            placement=placement,
+            bindings=bindings,
+        )
+        view = make_view(live=live)
+        try:
             result = asyncio.run(_train(work, view))
-    finally:
-        view.close()
+        finally:
+            view.close()
     _write_report(directory)
     return RunOutcome(
         directory=plan.directory,
@@ -214,6 +222,14 @@ def run_started(job: JobConfig, run_id: str, runtime: str) -> RunStarted:
         domains=tuple(domain.tag for domain in job.domains),
         config=json.dumps(job.model_dump(mode="json", by_alias=True)),
     )
+
+
+def write_records(plan: JobPlan, directory: Path) -> None:
+    """What makes the run's directory a place to start from: its job, and where its modules are."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_job(plan.job, directory / JOB_FILE)
+    folders = "".join(f"{folder}\n" for folder in plan.python_path)
+    (directory / PYTHON_PATH_FILE).write_text(folders, encoding="utf-8")
 
 
 def write_job(job: JobConfig, path: Path) -> None:

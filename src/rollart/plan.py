@@ -4,7 +4,8 @@ Invariant: everything that can be refused is refused here, with one line that na
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,13 @@ from rollart.core.events import WorkerBound
 from rollart.core.jobfile import load_job
 from rollart.core.ports import Placement
 from rollart.observe.trackers import require_trackers
+from rollart.resource.hardware import LOCAL
 from rollart.resource.manager import ResourceManager
-from rollart.resource.placement import Wishes, logical_pools, place, release
+from rollart.resource.placement import Wishes, engine_classes, logical_pools, place, release
 from rollart.user_classes import NO_CLASSES, UserClasses, apply
+
+PYTHON_PATH_FILE = "python_path.txt"
+"""In a run's directory: the folders where its user modules were found, one a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +30,8 @@ class JobPlan:
     """What a job file amounts to; prints itself.
 
     Attributes:
-        python_path: where user modules are found, the job file's folder first.
+        python_path: where user modules are found: the job file's folder first, or, for the job file
+            of a run's directory, the folders of that run.
         wishes: the hardware that the user's classes want.
     """
 
@@ -81,7 +87,7 @@ def check(
         job=applied.job,
         directory=directory,
         source=path,
-        python_path=tuple(dict.fromkeys((str(path.parent.resolve()), *applied.folders))),
+        python_path=tuple(dict.fromkeys((*_folders_of(path), *applied.folders))),
         wishes=applied.wishes,
     )
     preflight(plan.job, python_path=plan.python_path)
@@ -111,6 +117,34 @@ def placed(
         yield placement, new
     finally:
         release(chosen, placement, job)
+
+
+def in_force(job: JobConfig, placement: Placement) -> JobConfig:
+    """The job that says by itself what user code and pools decided: affinity and engine classes.
+
+    An engine counts for the class that it has or, where the affinity names a class of which none
+    came free, for the one that it wanted.
+    """
+    affinity = placement.affinity
+    table = dict(affinity.by_domain)
+    if affinity.default is not None:
+        table["default"] = affinity.default
+    counts = Counter(binding.hardware for binding in placement.engines)
+    if not counts.keys() >= set(table.values()):
+        counts = Counter(name or LOCAL for name in engine_classes(job, affinity))
+    engines: int | Mapping[str, int] = dict(counts)
+    if isinstance(job.rollout.engines, int) and counts.keys() == {LOCAL}:
+        engines = job.rollout.engines
+    rollout = job.rollout.model_copy(update={"affinity": table, "engines": engines})
+    return job.model_copy(update={"rollout": rollout})
+
+
+def _folders_of(path: Path) -> tuple[str, ...]:
+    """Where the modules of a job file are: as its run recorded, or else beside it."""
+    recorded = path.parent / PYTHON_PATH_FILE
+    if recorded.is_file():
+        return tuple(recorded.read_text(encoding="utf-8").splitlines())
+    return (str(path.parent.resolve()),)
 
 
 def _refuse_used(directory: Path) -> None:

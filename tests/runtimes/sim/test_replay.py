@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollart.cli.replay import replay
 from rollart.control.admission import Credits
-from rollart.control.assembly import STANDARD, ControlParts
+from rollart.control.assembly import STANDARD, ControlParts, assemble
 from rollart.control.controller import Controller
 from rollart.control.flight import LiveGroup
 from rollart.control.sample_buffer import SampleBuffer
@@ -20,13 +20,17 @@ from rollart.control.scheduler import RolloutScheduler
 from rollart.core.config import JobConfig
 from rollart.core.errors import RollartError
 from rollart.core.events import Admitted, DeviceBusy, Disposed, RunEnded, Stamped, Warned
+from rollart.core.ports import Affinity
 from rollart.core.types import Disposition, Group
 from rollart.job import JOB_FILE, run_started, write_job
 from rollart.observe.eventlog import EVENTS_FILE, EventLog, read_events
+from rollart.plan import in_force, placed
+from rollart.resource.placement import Wishes
+from rollart.runtimes.sim.loop import run_virtual
 from rollart.runtimes.sim.replay.record import ReplayError
 from rollart.runtimes.sim.replay.run import replay_events
 from rollart.testing.harness import run_scripted, scripted_job
-from rollart.testing.parts import ScriptedLauncher
+from rollart.testing.parts import EventRecorder, ScriptedLauncher
 from rollart.testing.script import Script
 
 Meddle = Callable[[Controller, ScriptedLauncher], None]
@@ -264,6 +268,35 @@ def test_the_command_says_how_many_events_are_equal(tmp_path):
     assert code == 0
     assert said.startswith(f"equal: {len(log) - 1} events")
     assert [s.event for s in read_events(tmp_path / EVENTS_FILE)] == [s.event for s in log]
+
+
+def test_a_run_whose_affinity_was_declared_in_code_is_replayed_from_what_it_left(tmp_path):
+    declared = Wishes(generation=Affinity(by_domain={"lake": "H800"}, default="H20"))
+
+    job = scripted_job(run__steps=3, rollout__engines=2)
+
+    async def main() -> list[Stamped]:
+        events = EventRecorder()
+        controller = await assemble(
+            job,
+            ScriptedLauncher(ROUGH),
+            run_id="run",
+            placement=placement,
+            save_to="weights",
+            events=events,
+        )
+        assert (await controller.run()).ok
+        told = [(0.0, run_started(job, "run", "sim")), *events.events]
+        return [
+            Stamped(time=time, seq=seq, incarnation=0, event=event)
+            for seq, (time, event) in enumerate(told)
+        ]
+
+    with placed(job, None, declared) as (placement, _):
+        log = run_virtual(main)
+    code, said = replay(written(tmp_path, in_force(job, placement), log))
+    assert code == 0, said
+    assert not replay_events(job, log).equal, "the affinity is what makes it so"
 
 
 def test_the_command_shows_the_first_difference(tmp_path):
