@@ -77,9 +77,6 @@ def meet(folder):
 def much():
     return "x" * 5_000
 
-def nap(seconds):
-    time.sleep(seconds)
-    return os.getpid()
 """
 
 SLOW = """
@@ -94,7 +91,7 @@ def pid():
 """
 
 CLASSES = """
-import asyncio, time
+import asyncio, os, time
 import rollart as ra
 
 class Base(ra.Reward):
@@ -112,9 +109,10 @@ class AsksBlocking(ra.Reward):
         return self.proxy(trajectory)
 
 class AsksTwice(ra.Reward):
-    @ra.register_serverless(attribute="nap", serverless_url="local://judge:nap")
+    @ra.register_serverless(attribute="meet", serverless_url="local://judge:meet")
     async def compute_rewards(self, trajectory):
-        first, second = await asyncio.gather(self.nap(0.3), self.nap(0.3))
+        here = os.path.dirname(__file__)
+        first, second = await asyncio.gather(self.meet(here), self.meet(here))
         return 1.0 if first != second else 0.0
 
 class AsksInVain(ra.Reward):
