@@ -23,11 +23,12 @@ class SlowedConfig:
     pace: Pace
 
 
-PREFILL_S, DECODE_S, SLOW = 100e-6, 200e-6, 5.0
+PREFILL_S, DECODE_S, SLOW = 300e-6, 600e-6, 5.0
 
 PACES = {
     "H800": Pace(prefill_s=PREFILL_S, decode_s=SLOW * DECODE_S),
     "H20": Pace(prefill_s=SLOW * PREFILL_S, decode_s=DECODE_S),
 }
 """Each class is `SLOW` times slower than the other in one phase. That is an emulation, of nobody's
-measured hardware: it has the shape of a compute-optimised and a bandwidth-optimised class."""
+measured hardware: it has the shape of a compute-optimised and a bandwidth-optimised class. The
+sleeps are several times the model's real computing, so that they, not the processor, decide."""
