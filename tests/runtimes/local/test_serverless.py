@@ -288,6 +288,24 @@ def test_a_start_that_nobody_waits_for_any_more_goes_idle_and_away(function: Fun
     asyncio.run(main())
 
 
+def test_closing_waits_for_a_child_that_has_just_gone_idle(spawned: Spawn) -> None:
+    children: list[Child] = []
+
+    async def remembered(path: str, name: str) -> Child:
+        children.append(await spawned(path, name))
+        return children[-1]
+
+    async def main() -> None:
+        pool = LocalFunction("judge:echo", remembered, idle_s=0.01)
+        await pool.call((), {}, seconds=30)
+        while pool.processes:  # noqa: ASYNC110  every turn: it must be met while it is dying
+            await asyncio.sleep(0)
+        await pool.close()
+        assert not children[0].alive
+
+    asyncio.run(main())
+
+
 def test_closing_ends_a_start_that_nobody_waits_for_any_more(function: Functions) -> None:
     async def main() -> None:
         async with function("pid", "slow") as slow:

@@ -55,6 +55,7 @@ class LanePool:
         self._depth = depth
         self._idle_s = idle_s
         self._lanes: list[Lane] = []
+        self._leaving: list[Lane] = []  # lost ones, whose process may not be reaped yet
         self._start: asyncio.Task[None] | None = None  # lives until the child is ready, or close()
         self._start_failed: Exception | None = None  # to be raised where a child was needed
         self._started = 0
@@ -106,7 +107,7 @@ class LanePool:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         async with asyncio.TaskGroup() as group:
-            group.create_task(wait_until_gone(self._lanes, _CLOSE_S))
+            group.create_task(wait_until_gone([*self._lanes, *self._leaving], _CLOSE_S))
             if self._start is not None:
                 self._start.cancel()
                 await asyncio.wait((self._start,), timeout=_CLOSE_S)
@@ -119,7 +120,7 @@ class LanePool:
         while True:
             if self._closed:
                 raise ProcessError(f"{self._name} is closed")
-            self._lanes = [lane for lane in self._lanes if lane.lost is None]
+            self._drop_lost()
             lane = min(self._lanes, key=lambda lane: lane.waiting, default=None)
             if lane is not None and self._has_room(lane):
                 self._start_failed = None  # the child was not needed after all
@@ -169,6 +170,11 @@ class LanePool:
             self._start = None
             self._wake_one()
 
+    def _drop_lost(self) -> None:
+        lost = [lane for lane in self._lanes if lane.lost is not None]
+        self._leaving = [lane for lane in (*self._leaving, *lost) if lane.child.alive]
+        self._lanes = [lane for lane in self._lanes if lane.lost is None]
+
     def _on_over(self) -> None:
         self._watch_idle()
         self._wake_one()
@@ -185,7 +191,7 @@ class LanePool:
         for lane in self._lanes[self._keep :]:
             if lane.waiting == 0 and now - lane.idle_since >= self._idle_s:
                 lane.kill("it was not needed any more")
-        self._lanes = [lane for lane in self._lanes if lane.lost is None]
+        self._drop_lost()
         since = [lane.idle_since for lane in self._lanes[self._keep :] if lane.waiting == 0]
         if since and not self._closed:
             due = min(since) + self._idle_s
