@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from rollart.core.events import DomainClosed, Warned
+from rollart.core.events import DomainClosed, SourceEnded, TaskDrawn, Warned
 from rollart.core.ports import EventSink, TaskSource
 from rollart.core.types import Task
 
@@ -135,9 +135,13 @@ class TaskQueue:
                 for timer in timers:
                     timer.cancel()
                 self._in_time(domain)
-            if task is None or domain in self._ended:
+            if domain in self._ended:
+                return
+            if task is None:
+                self._events.emit(SourceEnded(domain=domain))
                 self._end(domain)
                 return
+            self._events.emit(TaskDrawn(domain=domain, task=task.key))
             self._stock[domain] = task
             self._changed.set()
 

@@ -69,6 +69,21 @@ class WorkerBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDrawn:
+    """A domain's source gave a task, one ahead of need."""
+
+    domain: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEnded:
+    """A domain's source has no more tasks."""
+
+    domain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DomainClosed:
     """A domain admits no more tasks; the others go on."""
 
@@ -342,6 +357,8 @@ Event = (
     RunStarted
     | WorkerBound
     | DomainClosed
+    | TaskDrawn
+    | SourceEnded
     | EngineUp
     | EngineDown
     | EngineAcknowledged

@@ -122,6 +122,8 @@ def every_event() -> list[Event]:
             reason="as wanted",
         ),
         events.DomainClosed(domain="lake", reason="its source failed"),
+        events.TaskDrawn(domain="lake", task="task-0"),
+        events.SourceEnded(domain="lake"),
         events.EngineUp(engine="engine-0", hardware="virtual"),
         events.EngineDown(engine="engine-0", reason="killed", moved_requests=1),
         events.EngineAcknowledged(engine="engine-0", version=0, seconds=0.1),

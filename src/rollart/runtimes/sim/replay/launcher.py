@@ -93,8 +93,7 @@ class ReplayLauncher:
         return ReplayEnvironments(self._conductor, lockstep=self._lockstep)
 
     async def tasks(self, domain: str) -> TaskSource:
-        weights = {config.tag: config.weight for config in self._job.domains}
-        return ReplayTasks(self._conductor, domain, weights)
+        return ReplayTasks(self._conductor, domain)
 
     async def heldout(self, domain: str, count: int) -> tuple[Task, ...]:
         return self._conductor.record.heldout(domain)

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from rollart.core.errors import FailureKind, RollartError
 from rollart.core.events import (
-    Admitted,
     Baseline,
     DeviceBusy,
     Disposed,
@@ -247,10 +246,6 @@ class Record:
         for _, event in self.of(EngineUp):
             first.setdefault(event.engine, event)
         return list(first.values())
-
-    def admissions(self, domain: str) -> list[tuple[int, Admitted]]:
-        """(place, event) of the tasks that were admitted as new ones of a domain, in order."""
-        return [(p, e) for p, e in self.of(Admitted) if e.domain == domain and not e.requeued]
 
     def heldout(self, domain: str) -> tuple[Task, ...]:
         """The held-out tasks that were played, in their order.
