@@ -174,7 +174,7 @@ class TimeoutConfig(Section):
 
 
 class FaultConfig(Section):
-    """How much loss is borne before the run ends with the reasons."""
+    """How much loss is borne before a domain is closed, or an engine given up."""
 
     attempts: Positive = 3
     max_dead_groups: Positive = 200
