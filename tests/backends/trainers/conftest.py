@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rollart.backends.trainers.optim import WARM_UP
 from rollart.backends.trainers.torch_trainer import TorchTrainer
 from rollart.core.config import TrainConfig
 from rollart.core.identity import TrajectoryId
@@ -86,7 +87,8 @@ def _group(members: Sequence[Trajectory]) -> Group:
 
 
 def _batch(*groups: Sequence[Trajectory]) -> TrainBatch:
-    return TrainBatch(step=0, groups=tuple(_group(members) for members in groups))
+    """A batch of a time at which the learning rate has risen."""
+    return TrainBatch(step=0, groups=tuple(_group(members) for members in groups), progress=WARM_UP)
 
 
 def _random_groups(groups: int, members: int) -> list[list[Trajectory]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rollart.backends.trainers.optim import FIRST_SHARE
 from rollart.backends.weights.shm import SharedMemoryWeightStore
 from rollart.backends.weights.torch_state import torch_state
 from rollart.core.errors import ConfigError
@@ -41,7 +42,7 @@ def test_a_batch_makes_one_version_however_many_optimiser_steps_it_takes(make: M
         assert largest_change(before, weights(trainer)) > 0
         assert all(parameter.grad is None for parameter in trainer.model.parameters())
         rates.append(stats.learning_rate)
-    assert rates == pytest.approx([1e-2, 7e-3, 4e-3, 1e-3])
+    assert rates == pytest.approx([FIRST_SHARE * 1e-2, 7e-3, 4e-3, 1e-3])
 
 
 def test_what_a_step_reports_is_finite_and_counted(make: Make) -> None:
