@@ -57,7 +57,7 @@ class ServerlessClass:
         growth_per_min: instances that may start a minute after the burst.
         limit: instances there can be.
         memory_gb: of an instance, 1e9 B.
-        price_per_busy_s: of an instance's second at work, in H20 hours' prices times hours.
+        price: of an hour of an instance at work, where an H20's is 1.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ServerlessClass:
     growth_per_min: float
     limit: int
     memory_gb: float
-    price_per_busy_s: float
+    price: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,7 +176,7 @@ class _Keys:
                 raise ConfigError(
                     f"model {self._name}: {key} = {value!r}; it must be a whole number, 0 or more"
                 )
-            if value == 0 and default is None:
+            if value == 0 and default != 0:
                 raise ConfigError(f"model {self._name}: {key} = 0; it must be 1 or more")
             return value
         if default is None:
@@ -225,7 +225,7 @@ def _sparse_layers(keys: _Keys, layers: int) -> int:
     first_dense = keys.number("first_k_dense_replace", default=0)
     plain = set(keys.numbers("mlp_only_layers"))
     return sum(
-        layer >= first_dense and layer not in plain and (layer + 1) % max(every, 1) == 0
+        layer >= first_dense and layer not in plain and (layer + 1) % every == 0
         for layer in range(layers)
     )
 

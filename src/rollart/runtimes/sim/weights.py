@@ -1,0 +1,336 @@
+"""The way of new weights from trainer to engines: pushed once, pulled by each engine.
+
+Owns the versions in a store near the engines. A push carries a version bucket by bucket over one
+slow link; each attached engine pulls a bucket over its own link as soon as the store has it, while
+it generates and while the rest is still on its way. What `pulled` makes an engine wait for is what
+is left then, and loading it into the GPUs; no share of it is assumed. The mode "blocking" has none
+of this: at the update the weights cross the slow link, and then each engine pulls them.
+
+Invariant: a version is readable once `push` has returned and until it is collected or lost; one that
+an engine waits for is never collected, so the store holds at most `keep`, the awaited and those on their way.
+Who waits: `push` for the slow link, `pulled` for the engine's own link; links are those of `Network`.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from rollart.core.errors import ConfigError, RollartError, WeightsMissing
+from rollart.runtimes.sim.hardware import LinkClass, link
+from rollart.runtimes.sim.model_shape import ModelShape
+from rollart.runtimes.sim.network import Network, Transfer
+
+Crossed = Callable[[float, float], None]
+"""Told when weights were on the slow link: begin and end, loop time in seconds."""
+
+_PUSH = "weights push"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSettings:
+    """How weights travel.
+
+    Attributes:
+        mode: "async" as in the RollArt paper (arXiv 2512.22560), or "blocking", its baseline.
+        bucket_gb: size of a bucket, 1e9 B (the paper's 1 GB).
+        push: the link from the trainer to the store.
+        pull: the link of each engine to the store; no two engines share one, since the store is
+            spread over the engines' own machines.
+        install: from an engine's host memory into its GPUs; the engine pauses for it.
+        keep: committed versions that the store holds, the newest ones.
+    """
+
+    mode: Literal["async", "blocking"] = "async"
+    bucket_gb: float = 1.0
+    push: LinkClass = field(default_factory=lambda: link("ethernet-200-push"))
+    pull: LinkClass = field(default_factory=lambda: link("ethernet-200-pull"))
+    install: LinkClass = field(default_factory=lambda: link("weights-install"))
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for buckets or a store that hold nothing."""
+        if not self.bucket_gb > 0:
+            raise ConfigError(f"bucket_gb = {self.bucket_gb}; a bucket holds more than 0, say 1.0")
+        if self.keep < 1:
+            raise ConfigError(f"keep = {self.keep}; the newest version is always kept; use 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullAccount:
+    """What a version cost an engine, in seconds.
+
+    Attributes:
+        pull_s: that its bytes were on the engine's link, in the background or not.
+        exposed_s: that the engine waited for it, all told.
+    """
+
+    version: int
+    pull_s: float
+    exposed_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Pull:
+    """A version on its way to one engine; `there` is set when the engine has all of it."""
+
+    link: str
+    there: asyncio.Future[None]
+    buckets: int = 0
+    seconds: float = 0.0
+    transfer: Transfer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A version in the store; `there` is set when all of it has crossed the slow link."""
+
+    number: int
+    crossed: Crossed | None
+    there: asyncio.Future[None]
+    readable: bool = False
+    begun: float | None = None
+    buckets: int = 0
+    readers: int = 0
+    transfer: Transfer | None = None
+    pulls: dict[str, _Pull] = field(default_factory=dict[str, _Pull])
+
+
+class ModelledStore:
+    """Versions of one model's weights. Engines are known by id and attach at their first pull.
+
+    The trainer calls `push`; an engine calls `pulled` in its update and `detach` when it is gone.
+    """
+
+    def __init__(self, *, model: ModelShape, settings: WeightSettings, network: Network) -> None:
+        self._bytes = model.weight_bytes
+        self._settings = settings
+        self._network = network
+        self._bucket = settings.bucket_gb * 1e9
+        self._buckets = max(1, math.ceil(self._bytes / self._bucket))
+        self._held: dict[int, _Held] = {}
+        self._engines: dict[str, None] = {}  # in order of arrival
+        self._broken: Counter[str] = Counter()
+        network.add(_PUSH, settings.push)
+
+    # -- the trainer's side --------------------------------------------------------------------
+
+    async def push(self, version: int, crossed: Crossed | None = None) -> None:
+        """Commit a version; returns when engines may read it.
+
+        Args:
+            crossed: told when the weights were on the slow link; in the blocking mode that is at
+                the first update to this version.
+
+        Raises `RollartError` for a version that is there, `WeightsMissing` when it was lost or
+        abandoned meanwhile. Cancelled, it leaves nothing behind.
+        """
+        if version in self._held:
+            raise RollartError(f"weights of version {version} are here already; push the next one")
+        held = _Held(number=version, crossed=crossed, there=_future())
+        self._held[version] = held
+        if self._settings.mode == "async":
+            for engine in self._engines:
+                self._pull(held, engine)
+            try:
+                self._cross(held)
+                await asyncio.shield(held.there)
+            except BaseException:
+                self._drop(held, f"the push of version {version} was given up")
+                raise
+        held.readable = True
+        self._collect()
+
+    def abandon(self, version: int, reason: str) -> None:
+        """End a push that is under way: whoever awaits it gets `WeightsMissing` with the reason."""
+        held = self._held.get(version)
+        if held is not None and not held.there.done():
+            self._drop(held, reason)
+
+    # -- the engines' side ---------------------------------------------------------------------
+
+    def attach(self, engine: str) -> None:
+        """Have the engine pull every version from now on in the background. Idempotent."""
+        if engine not in self._engines:
+            self._engines[engine] = None
+            self._network.add(_pull_link(engine), self._settings.pull)
+
+    def detach(self, engine: str) -> None:
+        """The engine is gone, and what it had pulled with it. Idempotent."""
+        self._engines.pop(engine, None)
+        for held in self._held.values():
+            self._end_pull(held, engine, f"engine {engine} left the weight store")
+
+    def begin_pull(self, engine: str, version: int) -> None:
+        """Begin to pull in the background, unless the version is not there or it has begun.
+
+        Attached engines need not ask; in the blocking mode nothing is pulled before an update.
+        """
+        held = self._held.get(version)
+        if held is not None and self._settings.mode == "async":
+            self.attach(engine)
+            self._pull(held, engine)
+
+    async def pulled(self, engine: str, version: int) -> PullAccount:
+        """Returns when the engine has the version in its GPUs.
+
+        What is pulled is used once: the same version again is pulled again.
+
+        Raises `WeightsMissing`: it was never committed, is collected or lost, or the pull was made
+        to fail. Cancelled, it leaves the pull to go on in the background.
+        """
+        began = _now()
+        if self._broken[engine]:
+            self._broken[engine] -= 1
+            raise WeightsMissing(f"engine {engine} could not pull version {version}: broken link")
+        held = self._held.get(version)
+        if held is None or not held.readable:
+            raise WeightsMissing(
+                f"weights of version {version} are not here; read one of {self.versions()}"
+            )
+        self.attach(engine)
+        held.readers += 1
+        try:
+            if held.begun is None:
+                self._cross(held)
+            await asyncio.shield(held.there)
+            if self._held.get(version) is not held:
+                raise WeightsMissing(f"version {version} was lost as it came; push it again")
+            pull = self._pull(held, engine)
+            await asyncio.shield(pull.there)
+            await asyncio.sleep(self._settings.install.seconds(self._bytes))
+        finally:
+            held.readers -= 1
+            self._collect()
+        for older in self._held.values():
+            if older.number <= version:
+                self._end_pull(older, engine, f"engine {engine} has version {version}")
+        return PullAccount(version=version, pull_s=pull.seconds, exposed_s=_now() - began)
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def versions(self) -> tuple[int, ...]:
+        """Readable versions, oldest first."""
+        return tuple(sorted(held.number for held in self._held.values() if held.readable))
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes in the store now, those of a push under way included."""
+        return sum(self._span(0, held.buckets) for held in self._held.values())
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def break_pulls(self, engine: str, times: int = 1) -> None:
+        """The engine's next updates fail with `WeightsMissing`."""
+        self._broken[engine] += times
+
+    def lose(self, version: int | None = None) -> None:
+        """Forget a version, or all; whoever waits for it gets `WeightsMissing`."""
+        for held in list(self._held.values()):
+            if version in (None, held.number):
+                self._drop(held, f"the store lost version {held.number}; push it again")
+
+    # -- how bytes move ------------------------------------------------------------------------
+
+    def _cross(self, held: _Held) -> None:
+        """Put the next bucket on the slow link."""
+        follows = held.begun is not None
+        if held.begun is None:
+            held.begun = _now()
+        size = self._span(held.buckets, held.buckets + 1)
+        arrived = partial(self._bucket_crossed, held)
+        held.transfer = self._network.start(_PUSH, size, arrived, follows=follows)
+
+    def _bucket_crossed(self, held: _Held) -> None:
+        held.buckets += 1
+        whole = held.buckets == self._buckets
+        if whole:
+            self._tell_crossed(held)
+            held.there.set_result(None)
+        else:
+            self._cross(held)
+        for pull in held.pulls.values():
+            self._go_on(held, pull)
+
+    def _pull(self, held: _Held, engine: str) -> _Pull:
+        """The engine's pull of a version, begun if it was not."""
+        pull = held.pulls.get(engine)
+        if pull is None:
+            pull = held.pulls[engine] = _Pull(link=_pull_link(engine), there=_future())
+            self._go_on(held, pull)
+        return pull
+
+    def _go_on(self, held: _Held, pull: _Pull) -> None:
+        """Pull all buckets that are there, as one transfer; the link is busy either way."""
+        if pull.transfer is not None and not pull.transfer.over:
+            return
+        if pull.buckets < held.buckets:
+            size = self._span(pull.buckets, held.buckets)
+            arrived = partial(self._buckets_pulled, held, pull, held.buckets, _now())
+            pull.transfer = self._network.start(
+                pull.link, size, arrived, follows=pull.buckets > 0
+            )
+        elif pull.buckets == self._buckets and not pull.there.done():
+            pull.there.set_result(None)
+
+    def _buckets_pulled(self, held: _Held, pull: _Pull, buckets: int, began: float) -> None:
+        pull.buckets = buckets
+        pull.seconds += _now() - began
+        self._go_on(held, pull)
+
+    def _span(self, begin: int, end: int) -> float:
+        """Bytes of buckets begin..end; the last bucket is what is left."""
+        return min(end * self._bucket, self._bytes) - min(begin * self._bucket, self._bytes)
+
+    # -- how versions go -----------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        for number in self.versions()[: -self._settings.keep]:
+            held = self._held[number]
+            if not held.readers:
+                self._drop(held, f"version {number} was collected")
+
+    def _drop(self, held: _Held, reason: str) -> None:
+        if self._held.get(held.number) is not held:
+            return
+        del self._held[held.number]
+        held.readable = False
+        if held.transfer is not None and not held.transfer.over:
+            held.transfer.cancel()
+            self._tell_crossed(held)
+        _fail(held.there, reason)
+        for engine in list(held.pulls):
+            self._end_pull(held, engine, reason)
+
+    def _end_pull(self, held: _Held, engine: str, reason: str) -> None:
+        pull = held.pulls.pop(engine, None)
+        if pull is not None:
+            if pull.transfer is not None:
+                pull.transfer.cancel()
+            _fail(pull.there, reason)
+
+    def _tell_crossed(self, held: _Held) -> None:
+        if held.crossed is not None and held.begun is not None:
+            held.crossed(held.begun, _now())
+
+
+def _pull_link(engine: str) -> str:
+    return f"weights pull {engine}"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _fail(future: asyncio.Future[None], reason: str) -> None:
+    """Whoever waits gets the reason; it may be that nobody does."""
+    if not future.done():
+        future.set_exception(WeightsMissing(reason))
+        future.exception()  # seen: an error that nobody awaits is no fault
