@@ -9,16 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.parts.pace import Pace, SlowedConfig
 from rollart.backends.engines.hf_batcher import BusyInterval, HFBatcher
-from rollart.backends.weights.shm import SharedMemoryWeightStore
 from rollart.core.types import TokenDelta
 from rollart.process.serve import ChildPort
-from rollart.runtimes.local.engine_child import EngineChildConfig, EngineLoop, stop_ids
-from rollart.runtimes.local.torch_child import compute_on_one_thread, end_at_once
+from rollart.runtimes.local.engine_child import serve
 
 
 class SlowedBatcher(HFBatcher):
@@ -55,28 +51,5 @@ class SlowedBatcher(HFBatcher):
 def entry(port: ChildPort, config: Any) -> None:
     """As `engine_child.entry`, with the batcher slowed down."""
     settings = msgspec.convert(config, SlowedConfig)
-    compute_on_one_thread()
-    torch.set_grad_enabled(False)
     SlowedBatcher.pace = settings.pace
-    engine = settings.engine
-    batcher = _load(engine)
-    store = SharedMemoryWeightStore(engine.weights, engine.run)
-    port.ready()
-    EngineLoop(port, batcher, store, engine.dtype).run()
-    end_at_once()
-
-
-def _load(engine: EngineChildConfig) -> SlowedBatcher:
-    model = AutoModelForCausalLM.from_pretrained(
-        engine.model, dtype=getattr(torch, engine.dtype), local_files_only=True
-    )
-    tokenizer = AutoTokenizer.from_pretrained(engine.model, local_files_only=True)
-    return SlowedBatcher(
-        model.eval(),
-        version=0,
-        stop_ids=stop_ids(model, tokenizer),
-        slots=engine.slots,
-        max_len=engine.context,
-        step_tokens=engine.step_tokens,
-        kv=engine.kv,
-    )
+    serve(port, settings.engine, SlowedBatcher)

@@ -40,13 +40,15 @@ def smeared(rng: random.Random) -> One:
     return One(one.seconds * rng.uniform(0.8, 1.2), one.reward)
 
 
-def raced(draw: Draw, groups: int, *, started: int, kept: int) -> tuple[Leavings, float, float]:
+def raced(
+    draw: Draw, groups: int, *, started: int, kept: int, seed: int = 1
+) -> tuple[Leavings, float, float]:
     """Groups that keep the first to finish and end the others then.
 
     Returns also the mean reward and the share of long ones of all that were started, which the
     events do not tell.
     """
-    rng = random.Random(1)
+    rng = random.Random(seed)
     leavings, everyone = Leavings(), list[One]()
     for _ in range(groups):
         members = [draw(rng) for _ in range(started)]
@@ -103,6 +105,19 @@ def test_keeping_the_first_to_finish_is_seen_to_favour_the_short_and_by_how_much
     assert found.slow_started == pytest.approx(true_long, abs=0.02)
     assert found.slow_kept == pytest.approx(0.26, abs=0.02)
     assert found.notable
+
+
+def test_the_error_of_the_estimate_says_how_far_it_may_be_off() -> None:
+    off: list[float] = []
+    for seed in range(30):
+        leavings, true_reward, _ = raced(two_lengths, 40, started=12, kept=8, seed=seed)
+        found = of(leavings)
+        assert found.reward_started is not None
+        assert found.reward_started_error is not None
+        off.append(abs(found.reward_started - true_reward) / found.reward_started_error)
+    assert sum(one < 2.0 for one in off) >= 0.8 * len(off)
+    many, few = (raced(two_lengths, 100, started=12, kept=kept)[0] for kept in (11, 7))
+    assert (of(few).reward_started_error or 0.0) > 1.5 * (of(many).reward_started_error or 0.0)
 
 
 def test_members_chosen_before_the_start_show_no_bias() -> None:

@@ -188,19 +188,7 @@ def connect(
         events=events,
         runner=parts.runner,
     )
-    evaluator = Evaluator(
-        managers=managers,
-        heldout={tag: domain.heldout for tag, domain in domains.items()},
-        temperatures={tag: domain.config.temperature for tag, domain in domains.items()},
-        trainer=trainer,
-        settings=EvaluationSettings(
-            run=run_id,
-            places={domain.tag: job.training_places_of(domain) for domain in job.domains},
-            beside=EVAL_BESIDE,
-            compare_s=job.timeouts.train_s,
-        ),
-        events=events,
-    )
+    evaluator = _evaluator(job, domains, managers, trainer, run_id=run_id, events=events)
     beside = EvaluationBeside(
         evaluator, every=job.eval.every, round_s=job.timeouts.episode_s, events=events
     )
@@ -214,11 +202,7 @@ def connect(
             trainer=trainer,
             evaluation=beside,
             protocol=protocol,
-            settings=SyncSettings(
-                batch_groups=job.rollout.batch_groups,
-                train_s=job.timeouts.train_s,
-                weights_s=job.timeouts.weights_s,
-            ),
+            settings=_sync_settings(job),
             events=events,
             progress=progress,
         ),
@@ -226,13 +210,49 @@ def connect(
         evaluator=evaluator,
         beside=beside,
         ledger=ledger,
-        settings=ControllerSettings(
-            steps=job.run.steps,
-            time_limit_s=job.run.time_limit_s,
-            alpha=job.alpha,
-            save_to=save_to,
+        settings=_controller_settings(job, save_to),
+        events=events,
+    )
+
+
+def _evaluator(
+    job: JobConfig,
+    domains: Mapping[str, DomainParts],
+    managers: Mapping[str, EnvManager],
+    trainer: Trainer,
+    *,
+    run_id: str,
+    events: EventSink,
+) -> Evaluator:
+    return Evaluator(
+        managers=managers,
+        heldout={tag: domain.heldout for tag, domain in domains.items()},
+        temperatures={tag: domain.config.temperature for tag, domain in domains.items()},
+        trainer=trainer,
+        settings=EvaluationSettings(
+            run=run_id,
+            places={domain.tag: job.training_places_of(domain) for domain in job.domains},
+            beside=EVAL_BESIDE,
+            compare_s=job.timeouts.train_s,
         ),
         events=events,
+    )
+
+
+def _sync_settings(job: JobConfig) -> SyncSettings:
+    return SyncSettings(
+        batch_groups=job.rollout.batch_groups,
+        train_s=job.timeouts.train_s,
+        weights_s=job.timeouts.weights_s,
+    )
+
+
+def _controller_settings(job: JobConfig, save_to: str | None) -> ControllerSettings:
+    return ControllerSettings(
+        steps=job.run.steps,
+        time_limit_s=job.run.time_limit_s,
+        alpha=job.alpha,
+        save_to=save_to,
     )
 
 

@@ -8,8 +8,7 @@ Who waits: a group's member task, for `rollout`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rollart.control.barrier import FREE, Pace
@@ -290,35 +289,18 @@ class EnvManager:
         temperature: float | None,
     ) -> StepResult | None:
         """One exchange; None when the context is full before anything could be sampled."""
-        settings = self._settings
-        flight.waits_for = "engine"
-        index = len(episode.turns)
-        start = episode.length
-        answer = await self._generate(
-            GenerateCall(
-                trajectory=flight.id,
-                turn=index,
-                prompt=tuple(episode.prompt),
-                max_tokens=settings.max_tokens,
-                temperature=settings.temperature if temperature is None else temperature,
-                seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),
-            ),
-            flight.begin,
-        )
+        index, start = len(episode.turns), episode.length
+        answer = await self._ask(flight, episode, index, temperature)
         completion = answer.completion
         if completion.stop is StopReason.CONTEXT:
             return None
-        episode.append(
-            Piece(ids=completion.ids, logprobs=completion.logprobs, versions=completion.versions)
-        )
         message = await _rendered(self._renderer.parse(completion.ids))
         episode.history.append(message)
         flight.waits_for = OTHERS
         await pace.turn()
         flight.waits_for = "environment"
         began = now()
-        turn = partial(
-            Turn,
+        turn = Turn(
             segment=len(episode.segments),
             start=start,
             end=start + len(completion.ids),
@@ -332,26 +314,54 @@ class EnvManager:
         )
         try:
             result = await episode.deadlines.within(
-                BACKSTOP * settings.env_step_s,
+                BACKSTOP * self._settings.env_step_s,
                 environment.step(message),
                 lambda: EnvironmentFailed(FailureKind.ENV_TIMEOUT, f"step {index} did not return"),
             )
         except BaseException:
             # The tokens were sampled all the same: the log must show what they cost.
-            self._turn_ended(episode.name, turn(env_s=now() - began), index, answer)
+            self._turn_ended(episode.name, replace(turn, env_s=now() - began), index, answer)
             raise
-        ended = turn(reward=result.reward, env_s=now() - began)
+        ended = replace(turn, reward=result.reward, env_s=now() - began)
         episode.turns.append(ended)
         episode.metrics = result.metrics or episode.metrics
         self._turn_ended(episode.name, ended, index, answer)
         if not result.done:
-            rendered = await _rendered(
-                self._renderer.extend(episode.history, completion.ids, result.observation.messages)
-            )
-            episode.observe(rendered.tokens, restarts=rendered.restarts)
-            episode.history.extend(result.observation.messages)
-            episode.attachments += result.observation.attachments
+            await self._observed(episode, completion.ids, result.observation)
         return result
+
+    async def _ask(
+        self, flight: Flight, episode: _Episode, index: int, temperature: float | None
+    ) -> Answer:
+        """What the agent says next; it is part of the episode."""
+        settings = self._settings
+        flight.waits_for = "engine"
+        answer = await self._generate(
+            GenerateCall(
+                trajectory=flight.id,
+                turn=index,
+                prompt=tuple(episode.prompt),
+                max_tokens=settings.max_tokens,
+                temperature=settings.temperature if temperature is None else temperature,
+                seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),
+            ),
+            flight.begin,
+        )
+        said = answer.completion
+        if said.stop is not StopReason.CONTEXT:
+            episode.append(Piece(ids=said.ids, logprobs=said.logprobs, versions=said.versions))
+        return answer
+
+    async def _observed(
+        self, episode: _Episode, sampled: TokenBlock, observation: Observation
+    ) -> None:
+        """What the environment answered is part of the episode."""
+        rendered = await _rendered(
+            self._renderer.extend(episode.history, sampled, observation.messages)
+        )
+        episode.observe(rendered.tokens, restarts=rendered.restarts)
+        episode.history.extend(observation.messages)
+        episode.attachments += observation.attachments
 
     async def _score(self, flight: Flight, episode: _Episode, status: Status) -> Verdict:
         began = now()

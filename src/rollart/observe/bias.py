@@ -93,7 +93,8 @@ class DomainBias:
     `slow_s` cuts the durations as near to the middle as they allow. `slow_started` is the estimated
     share of all started that takes longer, `slow_kept` that of the kept. `reward_kept` and
     `reward_finished` are means over the kept and over all that have a score; `reward_started` is
-    the estimated mean over all started, had none been ended. `notable`: what was dropped for
+    the estimated mean over all started, had none been ended, with its standard error: large where
+    few of the slow finished, each of whom then stands for many. `notable`: what was dropped for
     another reason than equal scores depends on how long it took.
     """
 
@@ -108,6 +109,7 @@ class DomainBias:
     reward_kept: float | None
     reward_finished: float | None
     reward_started: float | None
+    reward_started_error: float | None
     notable: bool
     bins: tuple[DurationBin, ...]
 
@@ -133,6 +135,7 @@ def bias_of(domain: str, started: int, leavings: Leavings) -> DomainBias:
         reward_kept=_mean(scores[kept & scored]),
         reward_finished=_mean(scores[scored]),
         reward_started=_mean(scores[scored], weights[scored]),
+        reward_started_error=_error(scores[scored], weights[scored]),
         notable=cut is not None and _notable(cut.share, slow_used, int(used.sum())),
         bins=bins_of(leavings),
     )
@@ -181,6 +184,17 @@ def _mean(values: Floats | Flags, weights: Floats | None = None) -> float | None
         return float(values.mean())
     whole = float(weights.sum())
     return float((values * weights).sum() / whole) if whole > 0 else None
+
+
+def _error(values: Floats, weights: Floats) -> float | None:
+    """Standard error of the weighted mean, the weights taken as given.
+
+    None where all weight lies on one value, of which no spread can be told.
+    """
+    mean, whole = _mean(values, weights), float(weights.sum())
+    if mean is None or float(weights.max()) == whole:
+        return None
+    return math.sqrt(float((weights**2 * (values - mean) ** 2).sum())) / whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

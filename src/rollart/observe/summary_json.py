@@ -5,6 +5,7 @@ Invariant: only names and nesting are chosen here; keys are added and never give
 
 from rollart.observe.bias import DomainBias
 from rollart.observe.domains import DomainResult, Heldout
+from rollart.observe.idle import ClassAccount, DeviceAccount, IdleAccount
 from rollart.observe.summary import RunSummary
 
 
@@ -68,6 +69,7 @@ def json_object(summary: RunSummary) -> dict[str, object]:
             }
             for share in summary.devices
         },
+        "idle": _idle(summary.idle),
         "overlap_seconds": summary.overlap_s,
         "failures": dict(summary.failures),
         "interruptions": summary.interruptions,
@@ -78,6 +80,23 @@ def json_object(summary: RunSummary) -> dict[str, object]:
         "ended": summary.ended,
         "ok": summary.ok,
         "partial": summary.partial,
+    }
+
+
+def _idle(idle: IdleAccount) -> dict[str, object]:
+    def both(one: DeviceAccount | ClassAccount) -> dict[str, object]:
+        return {"slots": one.slots, "shares": dict(one.shares), "wasted": dict(one.wasted)}
+
+    return {
+        "window_s": idle.window_s,
+        "devices": {
+            one.device: {"hardware": one.hardware, "role": one.role, **both(one)}
+            for one in idle.devices
+        },
+        "classes": [
+            {"hardware": one.hardware, "role": one.role, "devices": one.devices, **both(one)}
+            for one in idle.classes
+        ],
     }
 
 
@@ -132,6 +151,7 @@ def _bias(bias: DomainBias) -> dict[str, object]:
         "reward_kept": bias.reward_kept,
         "reward_finished": bias.reward_finished,
         "reward_started": bias.reward_started,
+        "reward_started_error": bias.reward_started_error,
         "notable": bias.notable,
         "by_duration": [
             {

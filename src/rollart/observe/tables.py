@@ -5,9 +5,17 @@ Invariant: drawn from a `RunSummary` alone; nothing is computed here but formats
 
 from typing import TYPE_CHECKING
 
+from rollart.core.types import Disposition
 from rollart.observe.bias import DomainBias, worth_showing
+from rollart.observe.idle import ClassAccount, DeviceAccount, IdleAccount
+from rollart.observe.idle_causes import Cause
 from rollart.observe.summary import RunSummary
-from rollart.observe.words import UNKNOWN, count, duration, number, percent, small
+from rollart.observe.words import UNKNOWN, count, duration, number, part, percent, small
+
+MOST_DEVICES = 8
+"""More of them are shown by hardware class."""
+
+THROWN_AWAY = (Disposition.STALE.value, Disposition.SURPLUS.value)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,6 +36,8 @@ def result(summary: RunSummary) -> "RenderableType":
         parts.append(_domains(summary))
     if worth_showing([domain.bias for domain in summary.domains], summary.redundancy):
         parts += _bias(summary)
+    if summary.idle.devices:
+        parts.append(_idle(summary.idle))
     parts.append(_numbers(summary))
     parts.append(_ledger(summary))
     return Group(*parts)
@@ -118,7 +128,9 @@ def _bias(summary: RunSummary) -> "list[Table]":
         table.add_column(heading, justify="right")
     for heading in ("reward: kept", "finished", "started*"):
         table.add_column(heading, justify="right")
-    table.caption = "* estimated, had none been ended early; slow: longer than the middle"
+    table.caption = (
+        "* estimated (± standard error), had none been ended early; slow: longer than the middle"
+    )
     table.caption_justify = "left"
     parts = [table]
     for domain in summary.domains:
@@ -132,11 +144,18 @@ def _bias(summary: RunSummary) -> "list[Table]":
             percent(bias.slow_kept),
             number(bias.reward_kept, 3),
             number(bias.reward_finished, 3),
-            number(bias.reward_started, 3),
+            _estimate(bias),
         )
         if bias.notable:
             parts.append(_durations(bias))
     return parts
+
+
+def _estimate(bias: DomainBias) -> str:
+    """With its standard error, if that can be told."""
+    error = bias.reward_started_error
+    spread = "" if error is None else f" ± {error:.3f}"
+    return f"{number(bias.reward_started, 3)}{spread}"
 
 
 def _durations(bias: DomainBias) -> "Table":
@@ -159,6 +178,33 @@ def _durations(bias: DomainBias) -> "Table":
     return table
 
 
+def _idle(idle: IdleAccount) -> "Table":
+    """Where each device's time went; by hardware class where there are many devices."""
+    from rich.text import Text
+
+    many = len(idle.devices) > MOST_DEVICES
+    columns: list[tuple[str, DeviceAccount | ClassAccount]] = (
+        [(f"{one.hardware} {one.role} x {one.devices}", one) for one in idle.classes]
+        if many
+        else [(one.device, one) for one in idle.devices]
+    )
+    table = _table(f"Where {duration(idle.window_s)} of training went")
+    table.add_column("what")
+    for name, _ in columns:
+        table.add_column(Text(name), justify="right", overflow="fold")
+    shares = [dict(one.shares) for _, one in columns]
+    for cause in Cause:
+        if any(share[cause.value] > 0 for share in shares):
+            values = [part(share[cause.value]) for share in shares]
+            table.add_row(cause.value.replace("_", " "), *values)
+    wasted = [dict(one.wasted) for _, one in columns]
+    for how in THROWN_AWAY:
+        if any(how in share for share in wasted):
+            values = [part(share.get(how, 0.0)) for share in wasted]
+            table.add_row(f"  of busy, left as {how}", *values)
+    return table
+
+
 def _numbers(summary: RunSummary) -> "Table":
     from rich.text import Text
 
@@ -166,6 +212,7 @@ def _numbers(summary: RunSummary) -> "Table":
     table.add_column("what")
     table.add_column("value", justify="right")
     planned = "" if summary.steps_planned is None else f" of {summary.steps_planned}"
+    shown = summary.devices if len(summary.devices) <= MOST_DEVICES else ()
     rows = (
         ("protocol", f"{summary.protocol or UNKNOWN}, alpha {number(summary.alpha, 0)}"),
         ("seed", number(summary.seed, 0)),
@@ -179,7 +226,7 @@ def _numbers(summary: RunSummary) -> "Table":
         ("log-prob gap, float32 check", small(summary.logprob_gap_scored)),
         ("log-prob gap, while training", small(summary.logprob_gap_trained)),
         ("training and generation at once", duration(summary.overlap_s)),
-        *((f"busy: {share.device}", percent(share.busy)) for share in summary.devices),
+        *((f"busy: {share.device}", percent(share.busy)) for share in shown),
         ("interruptions", str(summary.interruptions)),
         ("engines lost", str(summary.engines_lost)),
         ("warnings", str(summary.warnings)),

@@ -20,7 +20,9 @@ LOADED = True
 
 class Fine:
     replayable = True
-    def __init__(self, *, size=4): ...
+    def __init__(self, *, size=4):
+        if size < 1:
+            raise ValueError(f"size = {size}: at least 1")
     def reset(self, task, seed): ...
     def step(self, action): ...
 
@@ -112,13 +114,23 @@ def test_a_sound_job_passes_and_its_code_stays_out_of_this_process(folder: Path)
             "No module named 'my_kode'",
         ),
         ({"environment": "my_error:Lake"}, "No module named 'nothing_of_the_kind' ("),
-        ({"environment": "my_exit:Lake"}, "importing it ended the process: "),
+        ({"environment": "my_exit:Lake"}, "importing or making it ended the process: "),
         ({"environment": "my_torch:Lake"}, "cannot be imported: SystemExit: not here"),
         ({"environment": "my_code:NoStep"}, "'my_code:NoStep': has no method step(action)"),
         ({"environment": "my_code:reward"}, "'my_code:reward': is function, not a class"),
         (
             {"options": {"sice": 3}},
             "'my_code:Fine': does not take the options {'sice': 3}: got an unexpected keyword",
+        ),
+        (
+            {"options": {"size": 0}},
+            "'my_code:Fine': cannot be made with the options {'size': 0}: ValueError: size = 0: at "
+            "least 1 (",
+        ),
+        (
+            {"environment": "rollart.backends.envs.tools:ToolEnvironment"},
+            "cannot be made with the options {}: TypeError: has no tools of its own; name a "
+            "subclass that defines begin()",
         ),
         (
             {"environment": "my_code:OneOnly", "envs_per_process": 2},

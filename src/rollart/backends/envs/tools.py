@@ -51,7 +51,12 @@ class ToolEnvironment:
             instructions: text of a system message; without it there is none.
             declare: tell the chat template about the tools; else the instructions have to.
             most_calls: calls that one message may make; those beyond are refused.
+
+        Raises:
+            TypeError: this is `ToolEnvironment` itself, which has no tools.
         """
+        if type(self).begin is ToolEnvironment.begin:
+            raise TypeError("has no tools of its own; name a subclass that defines begin()")
         if most_calls < 1:
             raise ValueError(f"most_calls = {most_calls}: at least 1, for example 8")
         self._instructions = instructions

@@ -47,33 +47,37 @@ class EngineChildConfig:
 
 def entry(port: ChildPort, config: Any) -> None:
     """Load the model, then serve until stopped."""
+    from rollart.backends.engines.hf_batcher import HFBatcher
+
+    serve(port, msgspec.convert(config, EngineChildConfig), HFBatcher)
+
+
+def serve(port: ChildPort, settings: EngineChildConfig, kind: "type[HFBatcher]") -> None:
+    """As `entry`, with a batcher of this kind."""
     import torch
 
     from rollart.backends.weights.shm import SharedMemoryWeightStore
 
-    settings = msgspec.convert(config, EngineChildConfig)
     compute_on_one_thread()
     torch.set_grad_enabled(False)
-    batcher = _load(settings)
+    batcher = _load(settings, kind)
     store = SharedMemoryWeightStore(settings.weights, settings.run)
     port.ready()
     EngineLoop(port, batcher, store, settings.dtype).run()
     end_at_once()
 
 
-def _load(settings: EngineChildConfig) -> "HFBatcher":
+def _load(settings: EngineChildConfig, kind: "type[HFBatcher]") -> "HFBatcher":
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
-
-    from rollart.backends.engines.hf_batcher import HFBatcher
 
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         settings.model, dtype=getattr(torch, settings.dtype), local_files_only=True
     )
     tokenizer = AutoTokenizer.from_pretrained(settings.model, local_files_only=True)
-    return HFBatcher(
+    return kind(
         model.eval(),
         version=0,
         stop_ids=stop_ids(model, tokenizer),

@@ -1,6 +1,6 @@
-"""The inspecting child: imports user code and says what does not fit, before anything starts.
+"""The inspecting child: imports user code, makes each environment once and says what does not fit.
 
-Blocks in user code (importing a module may do anything); its owner gives each question a deadline.
+Blocks in user code (it may do anything); its owner gives each question a deadline.
 """
 
 import inspect
@@ -38,9 +38,20 @@ def environment(path: str, options: Mapping[str, Any], per_process: int) -> str 
                 f"does not declare replayable = True, so envs_per_process = {per_process} is "
                 "impossible; use envs_per_process = 1"
             )
-        return None
+        return _making_problem(found, options)
 
     return _problem(path, misfit)
+
+
+def _making_problem(kind: Any, options: Mapping[str, Any]) -> str | None:
+    """What its constructor, which is where options are checked, has against them."""
+    try:
+        made = kind(**options)
+        if callable(close := getattr(made, "close", None)):
+            close()
+    except BaseException as error:  # user code may raise anything, sys.exit() included
+        return f"cannot be made with the options {dict(options)!r}: {describe(error)}"
+    return None
 
 
 def reward(path: str) -> str | None:

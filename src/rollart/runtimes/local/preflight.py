@@ -1,7 +1,7 @@
 """What can be found wrong with a job before it starts, user code included.
 
-Invariant: user code is imported in a child only, each import under a deadline; every problem is
-one line that names key, value and remedy.
+Invariant: user code is imported, and each environment made once, in a child only and under a
+deadline; every problem is one line that names key, value and remedy.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.remote import in_a_line
 
 IMPORT_S = 60.0
-"""Seconds that importing one user module may take."""
+"""Seconds that importing one user module, and making one environment, may take."""
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -124,6 +124,9 @@ async def _ask(child: Child, method: str, arguments: tuple[object, ...]) -> str 
         return await child.call(method, *arguments, timeout=IMPORT_S)
     except CallTimeout:
         child.kill()
-        return f"importing it took more than {IMPORT_S:g} s; move work out of the module's body"
+        return (
+            f"importing or making it took more than {IMPORT_S:g} s; move work out of the module's "
+            "body and of the constructor, an environment's into reset"
+        )
     except ChildDied as error:
-        return f"importing it ended the process: {in_a_line(error)}"
+        return f"importing or making it ended the process: {in_a_line(error)}"
