@@ -54,7 +54,7 @@ class TrainerSettings:
         if self.gpus < 1:
             raise ConfigError(f"trainer: gpus = {self.gpus}; it has at least one, use 1 or more")
         if self.mfu is not None and not 0 < self.mfu <= 1:
-            raise ConfigError(f"trainer: mfu = {self.mfu}; a share of the peak is in 0..1, say 0.35")
+            raise ConfigError(f"trainer: mfu = {self.mfu}; a share of the peak, say 0.35")
         if self.fixed_s < 0 or self.logprob_passes < 0:
             raise ConfigError(
                 f"trainer: fixed_s = {self.fixed_s}, logprob_passes = {self.logprob_passes}; "
@@ -172,12 +172,10 @@ class ModelledTrainer:
     async def save(self, directory: str) -> None:
         """Write a note instead of weights, of which there are none. Raises `TrainerLost`."""
         self._check()
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODELLED_FILE).write_text(
+        _write_note(
+            Path(directory),
             f"This run was simulated: {self._model.name} was trained {self._version.number} steps "
             "on modelled hardware, and there are no weights.\n",
-            encoding="utf-8",
         )
 
     def die(self, reason: str) -> None:
@@ -229,6 +227,11 @@ class ModelledTrainer:
 
     def _lost(self) -> TrainerLost:
         return TrainerLost(f"{self._worker} is gone: {self._dead.result()}")
+
+
+def _write_note(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODELLED_FILE).write_text(text, encoding="utf-8")
 
 
 def _end(step: asyncio.Future[None]) -> None:

@@ -6,9 +6,10 @@ it generates and while the rest is still on its way. What `pulled` makes an engi
 is left then, and loading it into the GPUs; no share of it is assumed. The mode "blocking" has none
 of this: at the update the weights cross the slow link, and then each engine pulls them.
 
-Invariant: a version is readable once `push` has returned and until it is collected or lost; one that
-an engine waits for is never collected, so the store holds at most `keep`, the awaited and those on their way.
-Who waits: `push` for the slow link, `pulled` for the engine's own link; links are those of `Network`.
+Invariant: a version is readable once `push` has returned and until it is collected or lost; one
+that an engine waits for is never collected, so the store holds at most `keep`, those awaited and
+those on their way.
+Who waits: `push` for the slow link, `pulled` for the engine's own, both links of `Network`.
 """
 
 import asyncio
@@ -270,9 +271,7 @@ class ModelledStore:
         if pull.buckets < held.buckets:
             size = self._span(pull.buckets, held.buckets)
             arrived = partial(self._buckets_pulled, held, pull, held.buckets, _now())
-            pull.transfer = self._network.start(
-                pull.link, size, arrived, follows=pull.buckets > 0
-            )
+            pull.transfer = self._network.start(pull.link, size, arrived, follows=pull.buckets > 0)
         elif pull.buckets == self._buckets and not pull.there.done():
             pull.there.set_result(None)
 
