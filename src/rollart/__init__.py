@@ -85,6 +85,7 @@ def run(
     reward: type | Mapping[str, type] | None = None,
     environment: type | Mapping[str, type] | None = None,
     runtime: str = "local",
+    world: str | Path | None = None,
     seed: int | None = None,
     live: bool = False,
 ) -> "RunOutcome":
@@ -101,7 +102,8 @@ def run(
         actor_train: its ``hw_mapping`` places the trainer.
         reward: a `Reward` class for every domain, or classes by domain tag.
         environment: likewise, an environment class.
-        runtime: "local" is this machine.
+        runtime: "local" is this machine, "sim" modelled hardware under virtual time.
+        world: the world file of a simulation; without it, one is assumed.
         seed: instead of the job's run.seed.
         live: draw progress for a terminal.
 
@@ -126,5 +128,6 @@ def run(
             actor_gen=actor_gen, actor_train=actor_train, reward=reward, environment=environment
         ),
         runtime=runtime,
+        world=None if world is None else Path(world),
         live=live,
     )

@@ -6,12 +6,11 @@ run has begun, its directory gets an event log, metrics, weights and a report ho
 
 import asyncio
 import json
-import os
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollart.control.assembly import as_it_is, assemble
 from rollart.control.controller import Controller, RunResult
@@ -20,7 +19,15 @@ from rollart.core.errors import ConfigError, RollartError
 from rollart.core.events import SCHEMA, RunStarted, WorkerBound
 from rollart.core.ports import EventSink, Launcher, Placement, TranscriptSink
 from rollart.evaluate import EvalReport, evaluate
-from rollart.launching import RUNTIMES, Surroundings, measure_baselines, supervised
+from rollart.launching import (
+    RUNTIMES,
+    Surroundings,
+    listener,
+    make_run_id,
+    measure_baselines,
+    run_on,
+    supervised,
+)
 from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
@@ -32,7 +39,7 @@ from rollart.plan import (
     JobPlan,
     check,
     in_force,
-    placed,
+    placed_in,
     planned_bindings,
 )
 from rollart.recorded import JOB_FILE
@@ -43,6 +50,9 @@ from rollart.user_classes import (
     generation_through,
     training_through,
 )
+
+if TYPE_CHECKING:
+    from rollart.runtimes.sim.world import World
 
 __all__ = [
     "EvalReport",
@@ -55,6 +65,8 @@ __all__ = [
 ]
 
 WEIGHTS = "weights"
+WORLD_FILE = "world.toml"
+"""In the directory of a simulated run: the world that it met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +86,7 @@ def run(
     pools: ResourceManager | None = None,
     classes: UserClasses = NO_CLASSES,
     runtime: str = "local",
+    world: Path | None = None,
     live: bool = False,
 ) -> RunOutcome:
     """Train as the job file says.
@@ -84,18 +97,17 @@ def run(
         overrides: `key=value` pairs in TOML notation.
         pools: where workers go; without them, to logical slots of this machine.
         classes: a user's role classes.
-        runtime: where it runs; "local" is this machine.
+        runtime: where it runs; "local" is this machine, "sim" modelled hardware, under virtual
+            time and without user code of environments and rewards.
+        world: the world file of a simulation; without it, one is assumed.
         live: draw progress for a terminal.
 
     Raises:
         ConfigError: the job cannot run; nothing was started.
     """
-    if runtime not in RUNTIMES:
-        why = "modelled hardware is not there yet" if runtime == "sim" else "unknown"
-        raise ConfigError(f"runtime {runtime!r}: {why}; use {' or '.join(map(repr, RUNTIMES))}")
-    plan = check(path, overrides, pools=pools, classes=classes)
+    plan = check(path, overrides, pools=pools, classes=classes, runtime=runtime, world=world)
     directory = plan.directory.resolve()
-    with placed(plan.job, pools, plan.wishes) as (placement, bindings):
+    with placed_in(plan, pools) as (placement, bindings):
         plan = replace(plan, job=in_force(plan.job, placement))
         try:
             write_records(plan, directory)
@@ -114,7 +126,7 @@ def run(
         )
         view = make_view(live=live)
         try:
-            result = asyncio.run(_train(work, view))
+            result = run_on(runtime, lambda: _train(work, view))
         finally:
             view.close()
     _write_report(directory)
@@ -146,7 +158,7 @@ class _Work:
 
 async def _train(work: _Work, view: View) -> RunResult:
     job, directory = work.plan.job, work.directory
-    run_id = f"{job.run.name}-{os.getpid()}-{int(time.time())}"
+    run_id = make_run_id(work.runtime, job)
     recorder = Recorder(asyncio.get_running_loop().time)
     started = run_started(job, run_id, work.runtime)
     with ExitStack() as sinks:
@@ -169,6 +181,8 @@ async def _train(work: _Work, view: View) -> RunResult:
         recorder.attach("the live view", view.take)
         for event in (started, *work.bindings):
             recorder.emit(event)
+        if work.plan.assumed:
+            recorder.warn(work.plan.assumed)
         async with AsyncExitStack() as parts:
 
             async def begin() -> Controller:
@@ -177,12 +191,13 @@ async def _train(work: _Work, view: View) -> RunResult:
                     directory=directory,
                     python_path=work.plan.python_path,
                     events=recorder,
+                    world=work.plan.world,
                 )
                 launcher = RUNTIMES[work.runtime](job, around)
                 parts.push_async_callback(launcher.close)
                 return await _assembled(work, launcher, run_id, recorder, transcripts.take)
 
-            return await supervised(begin, recorder)
+            return await supervised(begin, recorder, listen=listener(work.runtime))
 
 
 async def _assembled(
@@ -225,9 +240,11 @@ def run_started(job: JobConfig, run_id: str, runtime: str) -> RunStarted:
 
 
 def write_records(plan: JobPlan, directory: Path) -> None:
-    """What makes the run's directory a place to start from: its job, and where its modules are."""
+    """What makes the run's directory a place to start from: its job, world and modules' places."""
     directory.mkdir(parents=True, exist_ok=True)
     write_job(plan.job, directory / JOB_FILE)
+    if plan.world is not None:
+        write_world(plan.world, directory / WORLD_FILE)
     folders = "".join(f"{folder}\n" for folder in plan.python_path)
     (directory / PYTHON_PATH_FILE).write_text(folders, encoding="utf-8")
 
@@ -237,4 +254,12 @@ def write_job(job: JobConfig, path: Path) -> None:
     import tomli_w
 
     table = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    path.write_text(tomli_w.dumps(table), encoding="utf-8")
+
+
+def write_world(world: "World", path: Path) -> None:
+    """A simulation's world as a world file."""
+    import tomli_w
+
+    table = world.model_dump(mode="json", by_alias=True, exclude_none=True)
     path.write_text(tomli_w.dumps(table), encoding="utf-8")

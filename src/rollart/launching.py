@@ -6,17 +6,26 @@ signal ends it in order, the second at once.
 
 import asyncio
 import gc
+import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.errors import RollartError, first_error
 from rollart.core.events import Baseline, RunEnded
 from rollart.core.ports import EventSink, Launcher
+
+if TYPE_CHECKING:
+    from rollart.runtimes.sim.world import World
+
+SIM = "sim"
+"""The runtime of modelled hardware, under virtual time."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 COLLECTOR = (50_000, 20, 50)
@@ -39,12 +48,13 @@ def rare_collections() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a runtime's launcher is made of, beside the job."""
+    """What a runtime's launcher is made of, beside the job. Only a simulation has a `world`."""
 
     run_id: str
     directory: Path
     python_path: tuple[str, ...]
     events: EventSink
+    world: "World | None" = None
 
 
 def _local(job: JobConfig, around: Surroundings) -> Launcher:
@@ -59,8 +69,31 @@ def _local(job: JobConfig, around: Surroundings) -> Launcher:
     )
 
 
-RUNTIMES: Mapping[str, Callable[[JobConfig, Surroundings], Launcher]] = {"local": _local}
+def _sim(job: JobConfig, around: Surroundings) -> Launcher:
+    from rollart.runtimes.sim.launcher import SimLauncher
+
+    assert around.world is not None
+    return SimLauncher(job, around.world, events=around.events)
+
+
+RUNTIMES: Mapping[str, Callable[[JobConfig, Surroundings], Launcher]] = {"local": _local, SIM: _sim}
 """How a launcher is made, by the runtime's name."""
+
+
+def run_on(runtime: str, main: Callable[[], Coroutine[None, None, RunResult]]) -> RunResult:
+    """Run `main` on the loop of a runtime, a real or a virtual one."""
+    if runtime != SIM:
+        return asyncio.run(main())
+    from rollart.runtimes.sim.loop import run_virtual
+
+    return run_virtual(main)
+
+
+def make_run_id(runtime: str, job: JobConfig) -> str:
+    """The name of a run: unique on a machine; of a simulation, the same whenever it runs."""
+    if runtime == SIM:
+        return f"{job.run.name}-{job.run.seed}"
+    return f"{job.run.name}-{os.getpid()}-{int(time.time())}"
 
 
 async def measure_baselines(job: JobConfig, launcher: Launcher, events: EventSink) -> None:
@@ -71,17 +104,58 @@ async def measure_baselines(job: JobConfig, launcher: Launcher, events: EventSin
             events.emit(Baseline(domain=domain.tag, name=name, success=success, tasks=len(heldout)))
 
 
+OnSignal = Callable[[signal.Signals], None]
+
+Listen = Callable[[OnSignal], AbstractContextManager[None]]
+"""Calls a function, on the running loop, for each stop signal that comes meanwhile."""
+
+
+@contextmanager
+def loop_signals(on_signal: OnSignal) -> Iterator[None]:
+    """By the loop itself, which wakes up for them."""
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def passing_signals(on_signal: OnSignal) -> Iterator[None]:
+    """For a virtual loop, which has no handlers and never sleeps: between two of its callbacks."""
+    loop = asyncio.get_running_loop()
+
+    def came(number: int, _frame: object) -> None:
+        # In the midst of anything: only what happens between callbacks finds control at rest.
+        loop.call_soon(on_signal, signal.Signals(number))
+
+    before = {number: signal.signal(number, came) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def listener(runtime: str) -> Listen:
+    """How stop signals are heard in a runtime."""
+    return passing_signals if runtime == SIM else loop_signals
+
+
 async def supervised(
     begin: Callable[[], Awaitable[Controller]],
     events: EventSink,
     *,
     drive: Callable[[Controller], Awaitable[RunResult]] = Controller.run,
+    listen: Listen = loop_signals,
 ) -> RunResult:
     """Run a controller; the first stop signal ends it in order, the second at once.
 
     A run that cannot begin ends like any other: with an event and a reason.
     """
-    loop = asyncio.get_running_loop()
     main = asyncio.current_task()
     controller: Controller | None = None
     asked = False
@@ -94,12 +168,11 @@ async def supervised(
             main.cancel()
         asked = True
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
     try:
-        started = controller = await begin()
-        with rare_collections():
-            return await drive(started)
+        with listen(on_signal):
+            started = controller = await begin()
+            with rare_collections():
+                return await drive(started)
     except asyncio.CancelledError:
         if not asked:
             raise
@@ -113,9 +186,6 @@ async def supervised(
         if not isinstance(first, RollartError):
             raise
         return _ended(events, str(first))
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 def _ended(events: EventSink, reason: str, *, interrupted: bool = False) -> RunResult:

@@ -7,19 +7,31 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError
 from rollart.core.events import WorkerBound
 from rollart.core.jobfile import load_job
 from rollart.core.ports import Placement
+from rollart.launching import RUNTIMES, SIM
 from rollart.observe.trackers import require_trackers
 from rollart.resource.hardware import LOCAL
 from rollart.resource.manager import ResourceManager
-from rollart.resource.placement import Wishes, engine_classes, logical_pools, place, release
+from rollart.resource.placement import (
+    Wishes,
+    engine_classes,
+    logical_pools,
+    place,
+    release,
+    run_affinity,
+)
 from rollart.user_classes import NO_CLASSES, UserClasses, apply
+
+if TYPE_CHECKING:
+    from rollart.runtimes.sim.world import World
 
 PYTHON_PATH_FILE = "python_path.txt"
 """In a run's directory: the folders where its user modules were found, one a line."""
@@ -33,6 +45,8 @@ class JobPlan:
         python_path: where user modules are found: the job file's folder first, or, for the job file
             of a run's directory, the folders of that run.
         wishes: the hardware that the user's classes want.
+        world: the modelled hardware of a simulation.
+        assumed: what was assumed for it where no world was given.
     """
 
     job: JobConfig
@@ -40,6 +54,8 @@ class JobPlan:
     source: Path
     python_path: tuple[str, ...]
     wishes: Wishes
+    world: "World | None" = None
+    assumed: str = ""
 
     def __str__(self) -> str:
         job = self.job
@@ -59,6 +75,8 @@ class JobPlan:
             f"reward {domain.reward}"
             for domain in job.domains
         ]
+        if self.world is not None:
+            lines.append(f"  world          {_world_said(self.world, self.assumed)}")
         return "\n".join(lines)
 
 
@@ -68,21 +86,25 @@ def check(
     *,
     pools: ResourceManager | None = None,
     classes: UserClasses = NO_CLASSES,
+    runtime: str = "local",
+    world: Path | None = None,
 ) -> JobPlan:
     """Everything that can be checked without starting a run.
+
+    Args:
+        runtime: where it would run; in a simulation neither the model nor the code of environments
+            and rewards is looked at, since none of it is used.
+        world: the world file of a simulation; without it, one is assumed.
 
     Raises:
         ConfigError: one line with key, value, rule and remedy.
     """
-    from rollart.runtimes.local.launcher import preflight
-
+    _check_runtime(runtime, world, pools)
     job = load_job(path, overrides)
     directory = Path(job.run.directory) / job.run.name
     _refuse_used(directory)
     require_trackers(job.run.trackers)
     applied = apply(classes, _with_absolute_model(job, path.parent))
-    with placed(applied.job, pools, applied.wishes):
-        pass
     plan = JobPlan(
         job=applied.job,
         directory=directory,
@@ -90,14 +112,84 @@ def check(
         python_path=tuple(dict.fromkeys((*_folders_of(path), *applied.folders))),
         wishes=applied.wishes,
     )
+    if runtime == SIM:
+        return _in_world(plan, world)
+    from rollart.runtimes.local.launcher import preflight
+
+    with placed(plan.job, pools, plan.wishes):
+        pass
     preflight(plan.job, python_path=plan.python_path)
     return plan
+
+
+def _check_runtime(runtime: str, world: Path | None, pools: ResourceManager | None) -> None:
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"runtime {runtime!r}: unknown; use {' or '.join(map(repr, RUNTIMES))}")
+    if world is not None and runtime != SIM:
+        raise ConfigError(
+            f'world = "{world}": runtime {runtime!r} runs on the hardware that there is; leave the '
+            'world out, or use runtime "sim"'
+        )
+    if pools is not None and runtime == SIM:
+        raise ConfigError(
+            "pools: a simulation has those of its world; say [pools] in a world file, and leave "
+            "pools out"
+        )
+
+
+def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
+    """The plan in the world of `file`, or in an assumed one. Raises `ConfigError`."""
+    from rollart.runtimes.sim.defaults import default_world
+    from rollart.runtimes.sim.fitting import refuse_impossible
+    from rollart.runtimes.sim.worldfile import load_world
+
+    affinity = run_affinity(plan.job, plan.wishes.generation)
+    counts = Counter(name or LOCAL for name in engine_classes(plan.job, affinity))
+    job = plan.job
+    if counts.keys() != {LOCAL}:
+        rollout = job.rollout.model_copy(update={"engines": dict(counts)})
+        job = job.model_copy(update={"rollout": rollout})
+    if file is None:
+        assumed = default_world(job)
+        world, words = assumed.world, assumed.words
+    else:
+        world, words = load_world(file), ""
+    wanted = plan.wishes.training
+    if wanted not in (None, world.trainer.hardware):
+        raise ConfigError(
+            f'trainer.hardware = "{world.trainer.hardware}": hw_mapping of the ActorTrain says '
+            f"{wanted!r}; make them equal"
+        )
+    refuse_impossible(job, world)
+    return replace(plan, job=job, world=world, assumed=words)
+
+
+def _world_said(world: "World", assumed: str) -> str:
+    if assumed:
+        return assumed
+    gpus = ", ".join(f"{count} {name}" for name, count in world.pools.items())
+    return f"{world.model.named} on {gpus}"
 
 
 def planned_bindings(path: Path, overrides: Sequence[str] = ()) -> tuple[WorkerBound, ...]:
     """Where the workers of a job would go on this machine, and why. Raises `ConfigError`."""
     with placed(load_job(path, overrides), None, Wishes()) as (_, bindings):
         return bindings
+
+
+@contextmanager
+def placed_in(
+    plan: JobPlan, pools: ResourceManager | None
+) -> Iterator[tuple[Placement, tuple[WorkerBound, ...]]]:
+    """The workers of a plan have their places within: in its world, or as `placed` says."""
+    if plan.world is None:
+        with placed(plan.job, pools, plan.wishes) as found:
+            yield found
+        return
+    from rollart.runtimes.sim.places import places
+
+    found = places(plan.job, plan.world, run_affinity(plan.job, plan.wishes.generation))
+    yield found.placement, found.bindings
 
 
 @contextmanager

@@ -41,12 +41,21 @@ class EvalResult(Protocol):
 class Jobs(Protocol):
     """What the commands call: `rollart.job`."""
 
-    def check(self, path: Path, overrides: Sequence[str], /) -> object:
+    def check(
+        self, path: Path, overrides: Sequence[str], /, *, runtime: str, world: Path | None
+    ) -> object:
         """Everything that can be checked without starting; the plan, which prints itself."""
         ...
 
     def run(
-        self, path: Path, overrides: Sequence[str], /, *, runtime: str, live: bool
+        self,
+        path: Path,
+        overrides: Sequence[str],
+        /,
+        *,
+        runtime: str,
+        world: Path | None,
+        live: bool,
     ) -> Outcome: ...
 
     def evaluate(

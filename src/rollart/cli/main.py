@@ -66,7 +66,9 @@ def _dispatch_job(chosen: argparse.Namespace, jobs: Jobs) -> int:
     if chosen.command == "check":
         from rollart.cli.check import check
 
-        return check(jobs, chosen.file, chosen.set)
+        return check(
+            jobs, chosen.file, _settings(chosen), runtime=chosen.runtime, world=chosen.world
+        )
     if chosen.command == "eval":
         from rollart.cli.eval import evaluate
 
@@ -75,7 +77,12 @@ def _dispatch_job(chosen: argparse.Namespace, jobs: Jobs) -> int:
         )
     from rollart.cli.train import train
 
-    return train(jobs, chosen.file, chosen.set, chosen.runtime)
+    return train(jobs, chosen.file, _settings(chosen), runtime=chosen.runtime, world=chosen.world)
+
+
+def _settings(chosen: argparse.Namespace) -> list[str]:
+    """What is set in the job; a seed comes last."""
+    return [*chosen.set, *([] if chosen.seed is None else [f"run.seed={chosen.seed}"])]
 
 
 def _pools(target: Path, overrides: Sequence[str]) -> int:
@@ -139,16 +146,16 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "the run\ncleanly: environments closed, weights and report written.",
     )
     _take_job(train)
-    train.add_argument(
-        "--runtime", choices=("local",), default="local", help="where it runs (local)"
-    )
+    _take_runtime(train)
     check = _command(
         commands,
         "check",
         "check a job file without starting anything",
-        "Reads the job file, resolves its import paths and looks at its model directory.",
+        "Reads the job file, resolves its import paths and looks at its model directory; for a\n"
+        "simulation, whether model and workers fit the world's hardware instead.",
     )
     _take_job(check)
+    _take_runtime(check)
     evaluation = _command(
         commands,
         "eval",
@@ -215,6 +222,24 @@ def _take_job(command: argparse.ArgumentParser) -> None:
     _take_overrides(command)
 
 
+def _take_runtime(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--runtime",
+        choices=("local", "sim"),
+        default="local",
+        help="where it runs: on this machine, or on modelled hardware under virtual time (local)",
+    )
+    command.add_argument(
+        "--world",
+        type=Path,
+        metavar="WORLD.toml",
+        help="of a simulation: hardware, network and workload; without it, one is assumed",
+    )
+    command.add_argument(
+        "--seed", type=_number, metavar="N", help="the run's seed, instead of the job's run.seed"
+    )
+
+
 def _take_overrides(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set",
@@ -235,6 +260,12 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0; use 100")
     return number
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on; use 0")
+    return int(text)
 
 
 def _command(

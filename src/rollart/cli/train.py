@@ -9,10 +9,12 @@ from rollart.cli.report import print_result
 from rollart.core.errors import ConfigError, RollartError
 
 
-def train(jobs: Jobs, file: Path, overrides: Sequence[str], runtime: str) -> int:
+def train(
+    jobs: Jobs, file: Path, overrides: Sequence[str], *, runtime: str, world: Path | None
+) -> int:
     """Returns the exit code."""
     try:
-        outcome = jobs.run(file, overrides, runtime=runtime, live=sys.stdout.isatty())
+        outcome = jobs.run(file, overrides, runtime=runtime, world=world, live=sys.stdout.isatty())
     except ConfigError as error:
         return fail(BAD_INPUT, str(error))
     except RollartError as error:

@@ -1,0 +1,193 @@
+"""What trajectories meet and say: lengths, turns, waits and mishaps, each drawn by name.
+
+Invariant: every answer is a pure function of its arguments and of the run's seed, so nothing
+depends on the order in which things happen. Times are seconds, lengths tokens.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from rollart.core.errors import ConfigError
+from rollart.runtimes.sim.distributions import (
+    Distribution,
+    counter,
+    drawer,
+    is_constant,
+    place,
+)
+from rollart.runtimes.sim.world import DomainSection, Mishap, RewardSection
+
+EVAL_MARK = "eval:"
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """How long something takes (s), and whether it fails at the end."""
+
+    seconds: float
+    fails: bool = False
+
+
+class DomainWorkload(Protocol):
+    """One domain. `name` is a trajectory's identity as text, `turn` counts from 0."""
+
+    @property
+    def prefix_hit(self) -> float:
+        """Share of earlier context that a prefix cache still has."""
+        ...
+
+    def turns(self, name: str) -> int:
+        """Turns until the environment says that it is done."""
+        ...
+
+    def first(self, task: str) -> int:
+        """Tokens of the task as it is first shown, to whoever plays it."""
+        ...
+
+    def observed(self, name: str, turn: int) -> int:
+        """Tokens shown before the answer of this turn, from 1 on."""
+        ...
+
+    def answered(self, name: str, seed: int) -> int:
+        """Tokens of the answer to the request with this seed."""
+        ...
+
+    def reset(self, name: str) -> Span: ...
+
+    def pull(self, name: str) -> float:
+        """Seconds that the image's pull takes before the reset; 0 where a cache has it."""
+        ...
+
+    def step(self, name: str, turn: int) -> Span: ...
+
+    def succeeds(self, name: str) -> bool:
+        """Whether the episode counts as a success."""
+        ...
+
+    def scoring(self, name: str) -> Span:
+        """How long the reward takes, and whether it gives no verdict."""
+        ...
+
+    def score(self, name: str, group: str) -> float:
+        """The reward of a trajectory, 0 to 1."""
+        ...
+
+
+class RunWorkload:
+    """All domains of a run; this is what engines ask.
+
+    A session is `run/domain/task/...`, the domain marked where it is evaluation's.
+    """
+
+    def __init__(self, domains: Mapping[str, DomainWorkload]) -> None:
+        self._domains = domains
+
+    def domain(self, tag: str) -> DomainWorkload:
+        """Raises `ConfigError` for a domain that has no workload."""
+        if tag not in self._domains:
+            raise ConfigError(f"domains.{tag}: has no workload; known: {', '.join(self._domains)}")
+        return self._domains[tag]
+
+    def answer_tokens(self, session: str, seed: int) -> int:
+        """Tokens of one turn's whole answer."""
+        name = session.partition("/")[2]
+        return self._of(name).answered(name, seed)
+
+    def cached_share(self, session: str) -> float:
+        """Share of the session's earlier context that its engine's cache still has."""
+        return self._of(session.partition("/")[2]).prefix_hit
+
+    def _of(self, name: str) -> DomainWorkload:
+        return self._domains[name.partition("/")[0].removeprefix(EVAL_MARK)]
+
+
+class DrawnDomain:
+    """A domain whose every number is drawn from a distribution of the world file."""
+
+    def __init__(self, spec: DomainSection, reward: RewardSection, *, seed: int) -> None:
+        self._seed = seed
+        self._spec = spec
+        self._reward = reward
+        self.prefix_hit = spec.prefix_hit
+        self._turns = self._counts(spec.turns)
+        self._first = self._counts(spec.first_tokens)
+        self._observed = self._counts(spec.observation_tokens)
+        self._answered = counter(spec.answer_tokens)
+        self._reset = self._times(spec.reset_s)
+        self._step = self._times(spec.step_s)
+        self._pull = None if spec.image is None else self._times(spec.image.pull_s)
+        self._scoring = self._times(reward.seconds)
+
+    def turns(self, name: str) -> int:
+        """See `DomainWorkload`, also for the rest."""
+        return self._turns("turns", name, 0)
+
+    def first(self, task: str) -> int:
+        return self._first("first", task, 0)
+
+    def observed(self, name: str, turn: int) -> int:
+        return self._observed("observed", name, turn)
+
+    def answered(self, name: str, seed: int) -> int:
+        # The seed already depends on run, trajectory and turn.
+        return self._answered(place("answer", seed))
+
+    def pull(self, name: str) -> float:
+        image = self._spec.image
+        if image is None or self._pull is None or self._happens(image.hit, "cached", name, 0):
+            return 0.0
+        return self._pull("pull", name, 0)
+
+    def reset(self, name: str) -> Span:
+        failure, hang = self._spec.reset_failure, self._spec.reset_hang
+        if failure is not None and self._happens(failure.chance, "reset fails", name, 0):
+            return Span(seconds=self._lasts(failure, "reset failure", name), fails=True)
+        seconds = self._reset("reset", name, 0)
+        if hang is not None and self._happens(hang.chance, "reset hangs", name, 0):
+            seconds += self._lasts(hang, "reset hang", name)
+        return Span(seconds=seconds)
+
+    def step(self, name: str, turn: int) -> Span:
+        failure = self._spec.step_failure
+        if failure is not None and self._happens(failure.chance, "step fails", name, turn):
+            return Span(seconds=self._lasts(failure, "step failure", name), fails=True)
+        return Span(seconds=self._step("step", name, turn))
+
+    def succeeds(self, name: str) -> bool:
+        return self._happens(self._spec.success, "success", name, 0)
+
+    def scoring(self, name: str) -> Span:
+        fails = self._happens(self._reward.failure, "no verdict", name, 0)
+        return Span(seconds=self._scoring("scoring", name, 0), fails=fails)
+
+    def score(self, name: str, group: str) -> float:
+        if self._happens(self._reward.equal, "equal", group, 0):
+            return place(self._seed, "score", group)
+        return place(self._seed, "score", name)
+
+    # -- draws -------------------------------------------------------------------------------
+
+    def _happens(self, chance: float, what: str, name: str, turn: int) -> bool:
+        return chance > 0 and place(self._seed, what, name, turn) < chance
+
+    def _lasts(self, mishap: Mishap, what: str, name: str) -> float:
+        return drawer(mishap.seconds)(place(self._seed, what, name))
+
+    def _times(self, distribution: Distribution) -> Callable[[str, str, int], float]:
+        return self._named(drawer(distribution), is_constant(distribution))
+
+    def _counts(self, distribution: Distribution) -> Callable[[str, str, int], int]:
+        return self._named(counter(distribution), is_constant(distribution))
+
+    def _named(
+        self, draw: Callable[[float], Number], fixed: bool
+    ) -> Callable[[str, str, int], Number]:
+        """Draws by name; what is always the same costs no hash."""
+        if fixed:
+            always = draw(0.5)
+            return lambda what, name, turn: always
+        seed = self._seed
+        return lambda what, name, turn: draw(place(seed, what, name, turn))
