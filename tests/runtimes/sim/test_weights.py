@@ -4,13 +4,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rollart.core.errors import ConfigError, RollartError, WeightsMissing
 from rollart.runtimes.sim.hardware import LinkClass
 from rollart.runtimes.sim.loop import run_virtual
 from rollart.runtimes.sim.model_shape import ModelShape, model_shape
 from rollart.runtimes.sim.network import Network
-from rollart.runtimes.sim.weights import ModelledStore, PullAccount, WeightSettings
+from rollart.runtimes.sim.weights import ModelledStore, PullAccount, WeightSettings, pull_end
 
 TEN_GB = ModelShape(
     name="ten",
@@ -45,6 +47,44 @@ async def update_at_commit(store: ModelledStore, version: int = 0) -> PullAccoun
     store.attach("e0")
     await store.push(version)
     return await store.pulled("e0", version)
+
+
+buckets = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), min_size=1, max_size=8).map(
+    sorted
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(buckets, st.integers(0, 50))
+def test_when_a_pull_ends_is_when_its_transfers_do(
+    arrivals: list[tuple[int, int]], begin: int
+) -> None:
+    """Against an engine that awaits each bucket and then its transfer over a link of its own."""
+    own = LinkClass(name="own", latency_s=0.5, gb_s=0.5)
+
+    async def main() -> float:
+        network = Network({"own": own})
+        await asyncio.sleep(begin)
+        for number, (arrived, size) in enumerate(arrivals):
+            await asyncio.sleep(max(0.0, arrived - now()))
+            there = asyncio.Event()
+            network.start("own", size * 1e9, there.set, follows=number > 0)
+            await there.wait()
+        return now()
+
+    reckoned = pull_end([(arrived, size * 1e9) for arrived, size in arrivals], begin, own)
+    assert reckoned == pytest.approx(run_virtual(main))
+
+
+def test_a_link_carries_one_version_after_another() -> None:
+    async def main() -> None:
+        store = store_of(replace(SETTINGS, pull=rate(0.5), keep=3))
+        store.attach("e0")
+        await store.push(0)  # pulled from 1 to 21
+        await store.push(1)  # there at 20, pulled from 21 to 41
+        assert (await store.pulled("e0", 1)).exposed_s == pytest.approx(21.0 + 1.0)
+
+    run_virtual(main)
 
 
 def test_of_a_pull_beside_the_push_only_the_last_bucket_and_the_install_are_exposed() -> None:
@@ -289,6 +329,19 @@ def test_an_engine_that_left_has_to_pull_again() -> None:
         assert (await store.pulled("e0", 0)).exposed_s == pytest.approx(6.0)
         store.detach("e0")
         store.detach("e0")
+
+    run_virtual(main)
+
+
+def test_an_engine_that_leaves_in_an_update_is_told() -> None:
+    async def main() -> None:
+        store = store_of()
+        await store.push(0)
+        update = asyncio.ensure_future(store.pulled("e0", 0))
+        await asyncio.sleep(2.0)
+        store.detach("e0")
+        with pytest.raises(WeightsMissing, match="e0 left"):
+            await update
 
     run_virtual(main)
 

@@ -6,16 +6,19 @@ it generates and while the rest is still on its way. What `pulled` makes an engi
 is left then, and loading it into the GPUs; no share of it is assumed. The mode "blocking" has none
 of this: at the update the weights cross the slow link, and then each engine pulls them.
 
+Nobody else is on an engine's link, so when it has a version follows from when the buckets came to
+the store: it is reckoned at the commit, and a pull in the background costs no event.
+
 Invariant: a version is readable once `push` has returned and until it is collected or lost; one
 that an engine waits for is never collected, so the store holds at most `keep`, those awaited and
 those on their way.
-Who waits: `push` for the slow link, `pulled` for the engine's own, both links of `Network`.
+Who waits: `push` for the slow link, which is one of `Network`; `pulled` for the engine's own.
 """
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -39,8 +42,8 @@ class WeightSettings:
         mode: "async" as in the RollArt paper (arXiv 2512.22560), or "blocking", its baseline.
         bucket_gb: size of a bucket, 1e9 B (the paper's 1 GB).
         push: the link from the trainer to the store.
-        pull: the link of each engine to the store; no two engines share one, since the store is
-            spread over the engines' own machines.
+        pull: the link of each engine to the store. No two engines share one, since the store is
+            spread over the engines' own machines; it carries one version after another.
         install: from an engine's host memory into its GPUs; the engine pauses for it.
         keep: committed versions that the store holds, the newest ones.
     """
@@ -74,15 +77,28 @@ class PullAccount:
     exposed_s: float
 
 
-@dataclass(slots=True, eq=False)
-class _Pull:
-    """A version on its way to one engine; `there` is set when the engine has all of it."""
+def pull_end(arrivals: Sequence[tuple[float, float]], begin: float, own: LinkClass) -> float:
+    """When an engine has all buckets that it pulls one by one over a link of its own.
 
-    link: str
-    there: asyncio.Future[None]
-    buckets: int = 0
-    seconds: float = 0.0
-    transfer: Transfer | None = None
+    Args:
+        arrivals: of each bucket, when the store has it (s) and its bytes.
+        begin: when the engine may begin (s).
+    """
+    at = begin
+    for number, (arrived, nbytes) in enumerate(arrivals):
+        at = max(at, arrived) + nbytes / (own.gb_s * 1e9)
+        if number == 0:
+            at += own.latency_s
+    return at
+
+
+@dataclass(slots=True, eq=False)
+class _Puller:
+    """An engine: since when it pulls, when its link is free, and when it has which version (s)."""
+
+    since: float
+    free_at: float
+    has_at: dict[int, float] = field(default_factory=dict[int, float])
 
 
 @dataclass(slots=True, eq=False)
@@ -94,10 +110,12 @@ class _Held:
     there: asyncio.Future[None]
     readable: bool = False
     begun: float | None = None
-    buckets: int = 0
-    readers: int = 0
+    arrivals: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     transfer: Transfer | None = None
-    pulls: dict[str, _Pull] = field(default_factory=dict[str, _Pull])
+    readers: int = 0
+    waiting: dict[asyncio.Future[None], str] = field(
+        default_factory=dict[asyncio.Future[None], str]
+    )
 
 
 class ModelledStore:
@@ -113,7 +131,7 @@ class ModelledStore:
         self._bucket = settings.bucket_gb * 1e9
         self._buckets = max(1, math.ceil(self._bytes / self._bucket))
         self._held: dict[int, _Held] = {}
-        self._engines: dict[str, None] = {}  # in order of arrival
+        self._engines: dict[str, _Puller] = {}
         self._broken: Counter[str] = Counter()
         network.add(_PUSH, settings.push)
 
@@ -134,14 +152,13 @@ class ModelledStore:
         held = _Held(number=version, crossed=crossed, there=_future())
         self._held[version] = held
         if self._settings.mode == "async":
-            for engine in self._engines:
-                self._pull(held, engine)
             try:
                 self._cross(held)
                 await asyncio.shield(held.there)
             except BaseException:
                 self._drop(held, f"the push of version {version} was given up")
                 raise
+            self._pull_all(held)
         held.readable = True
         self._collect()
 
@@ -156,14 +173,15 @@ class ModelledStore:
     def attach(self, engine: str) -> None:
         """Have the engine pull every version from now on in the background. Idempotent."""
         if engine not in self._engines:
-            self._engines[engine] = None
-            self._network.add(_pull_link(engine), self._settings.pull)
+            self._engines[engine] = _Puller(since=_now(), free_at=_now())
 
     def detach(self, engine: str) -> None:
         """The engine is gone, and what it had pulled with it. Idempotent."""
         self._engines.pop(engine, None)
         for held in self._held.values():
-            self._end_pull(held, engine, f"engine {engine} left the weight store")
+            for waiter, name in held.waiting.items():
+                if name == engine:
+                    _fail(waiter, f"engine {engine} left the weight store")
 
     def begin_pull(self, engine: str, version: int) -> None:
         """Begin to pull in the background, unless the version is not there or it has begun.
@@ -173,15 +191,16 @@ class ModelledStore:
         held = self._held.get(version)
         if held is not None and self._settings.mode == "async":
             self.attach(engine)
-            self._pull(held, engine)
+            if held.readable:
+                self._has_at(held, self._engines[engine])
 
     async def pulled(self, engine: str, version: int) -> PullAccount:
         """Returns when the engine has the version in its GPUs.
 
         What is pulled is used once: the same version again is pulled again.
 
-        Raises `WeightsMissing`: it was never committed, is collected or lost, or the pull was made
-        to fail. Cancelled, it leaves the pull to go on in the background.
+        Raises `WeightsMissing`: it was never committed, is collected or lost, the engine left, or
+        the pull was made to fail. Cancelled, it leaves the pull to go on in the background.
         """
         began = _now()
         if self._broken[engine]:
@@ -193,23 +212,21 @@ class ModelledStore:
                 f"weights of version {version} are not here; read one of {self.versions()}"
             )
         self.attach(engine)
+        puller = self._engines[engine]
         held.readers += 1
         try:
             if held.begun is None:
                 self._cross(held)
             await asyncio.shield(held.there)
-            if self._held.get(version) is not held:
-                raise WeightsMissing(f"version {version} was lost as it came; push it again")
-            pull = self._pull(held, engine)
-            await asyncio.shield(pull.there)
+            await self._until(self._has_at(held, puller), held, engine)
             await asyncio.sleep(self._settings.install.seconds(self._bytes))
         finally:
             held.readers -= 1
             self._collect()
-        for older in self._held.values():
-            if older.number <= version:
-                self._end_pull(older, engine, f"engine {engine} has version {version}")
-        return PullAccount(version=version, pull_s=pull.seconds, exposed_s=_now() - began)
+        for older in [number for number in puller.has_at if number <= version]:
+            del puller.has_at[older]
+        pull_s = self._settings.pull.seconds(self._bytes)
+        return PullAccount(version=version, pull_s=pull_s, exposed_s=_now() - began)
 
     # -- what there is -------------------------------------------------------------------------
 
@@ -220,7 +237,7 @@ class ModelledStore:
     @property
     def held_bytes(self) -> float:
         """Bytes in the store now, those of a push under way included."""
-        return sum(self._span(0, held.buckets) for held in self._held.values())
+        return sum(nbytes for held in self._held.values() for _, nbytes in held.arrivals)
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -237,52 +254,52 @@ class ModelledStore:
     # -- how bytes move ------------------------------------------------------------------------
 
     def _cross(self, held: _Held) -> None:
-        """Put the next bucket on the slow link."""
+        """Put the next bucket on the slow link; the last one is what is left."""
         follows = held.begun is not None
         if held.begun is None:
             held.begun = _now()
-        size = self._span(held.buckets, held.buckets + 1)
-        arrived = partial(self._bucket_crossed, held)
+        size = min(self._bucket, self._bytes - len(held.arrivals) * self._bucket)
+        arrived = partial(self._bucket_crossed, held, size)
         held.transfer = self._network.start(_PUSH, size, arrived, follows=follows)
 
-    def _bucket_crossed(self, held: _Held) -> None:
-        held.buckets += 1
-        whole = held.buckets == self._buckets
-        if whole:
+    def _bucket_crossed(self, held: _Held, size: float) -> None:
+        held.arrivals.append((_now(), size))
+        if len(held.arrivals) < self._buckets:
+            self._cross(held)
+        else:
             self._tell_crossed(held)
             held.there.set_result(None)
-        else:
-            self._cross(held)
-        for pull in held.pulls.values():
-            self._go_on(held, pull)
 
-    def _pull(self, held: _Held, engine: str) -> _Pull:
-        """The engine's pull of a version, begun if it was not."""
-        pull = held.pulls.get(engine)
-        if pull is None:
-            pull = held.pulls[engine] = _Pull(link=_pull_link(engine), there=_future())
-            self._go_on(held, pull)
-        return pull
+    def _pull_all(self, held: _Held) -> None:
+        """Reckon when each attached engine has the version that has just come whole."""
+        ends: dict[float, float] = {}  # most engines begin at once
+        for puller in self._engines.values():
+            begin = max(held.begun or 0.0, puller.since, puller.free_at)
+            if begin not in ends:
+                ends[begin] = pull_end(held.arrivals, begin, self._settings.pull)
+            puller.has_at[held.number] = puller.free_at = ends[begin]
 
-    def _go_on(self, held: _Held, pull: _Pull) -> None:
-        """Pull all buckets that are there, as one transfer; the link is busy either way."""
-        if pull.transfer is not None and not pull.transfer.over:
+    def _has_at(self, held: _Held, puller: _Puller) -> float:
+        """When an engine has a version; it begins to pull now if it did not before."""
+        found = puller.has_at.get(held.number)
+        if found is None:
+            begin = max(_now(), puller.free_at)
+            found = pull_end(held.arrivals, begin, self._settings.pull)
+            puller.has_at[held.number] = puller.free_at = found
+        return found
+
+    async def _until(self, when: float, held: _Held, engine: str) -> None:
+        """Wait for the engine's link, unless the version or the engine is gone sooner."""
+        if when <= _now():
             return
-        if pull.buckets < held.buckets:
-            size = self._span(pull.buckets, held.buckets)
-            arrived = partial(self._buckets_pulled, held, pull, held.buckets, _now())
-            pull.transfer = self._network.start(pull.link, size, arrived, follows=pull.buckets > 0)
-        elif pull.buckets == self._buckets and not pull.there.done():
-            pull.there.set_result(None)
-
-    def _buckets_pulled(self, held: _Held, pull: _Pull, buckets: int, began: float) -> None:
-        pull.buckets = buckets
-        pull.seconds += _now() - began
-        self._go_on(held, pull)
-
-    def _span(self, begin: int, end: int) -> float:
-        """Bytes of buckets begin..end; the last bucket is what is left."""
-        return min(end * self._bucket, self._bytes) - min(begin * self._bucket, self._bytes)
+        waiter = _future()
+        held.waiting[waiter] = engine
+        timer = asyncio.get_running_loop().call_at(when, _end, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            del held.waiting[waiter]
 
     # -- how versions go -----------------------------------------------------------------------
 
@@ -301,23 +318,16 @@ class ModelledStore:
             held.transfer.cancel()
             self._tell_crossed(held)
         _fail(held.there, reason)
-        for engine in list(held.pulls):
-            self._end_pull(held, engine, reason)
-
-    def _end_pull(self, held: _Held, engine: str, reason: str) -> None:
-        pull = held.pulls.pop(engine, None)
-        if pull is not None:
-            if pull.transfer is not None:
-                pull.transfer.cancel()
-            _fail(pull.there, reason)
+        for waiter in held.waiting:
+            _fail(waiter, reason)
+        for puller in self._engines.values():
+            end = puller.has_at.pop(held.number, None)
+            if end is not None and end == puller.free_at:
+                puller.free_at = min(end, _now())
 
     def _tell_crossed(self, held: _Held) -> None:
         if held.crossed is not None and held.begun is not None:
             held.crossed(held.begun, _now())
-
-
-def _pull_link(engine: str) -> str:
-    return f"weights pull {engine}"
 
 
 def _now() -> float:
@@ -326,6 +336,11 @@ def _now() -> float:
 
 def _future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _fail(future: asyncio.Future[None], reason: str) -> None:
