@@ -47,7 +47,9 @@ def run(tmp_path: Path) -> Path:
     return stored(tmp_path / "run", EVENTS)
 
 
-COMMANDS = ("init", "train", "check", "eval", "report", "show", "pools", "replay")
+COMMANDS = (
+    "init", "train", "check", "eval", "report", "show", "pools", "replay", "timeline", "compare",
+)  # fmt: skip
 
 
 def stored(directory: Path, events: list[Event]) -> Path:

@@ -59,6 +59,14 @@ def _dispatch(chosen: argparse.Namespace, jobs: Jobs | None) -> int:
         return init(chosen.file, model=chosen.model)
     if chosen.command == "pools":
         return _pools(chosen.target, chosen.set)
+    if chosen.command == "timeline":
+        from rollart.cli.timeline import timeline
+
+        return timeline(chosen.run, out=chosen.out)
+    if chosen.command == "compare":
+        from rollart.cli.compare import compare
+
+        return compare(chosen.runs, as_json=chosen.json)
     return _replay(chosen.run)
 
 
@@ -215,6 +223,27 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "Says whether the event log comes out equal.",
     )
     _take_run(replay)
+    timeline = _command(
+        commands,
+        "timeline",
+        "write a run as a timeline that ui.perfetto.dev opens",
+        "Devices, steps of an iteration and a sample of trajectories have lanes; compressed if\n"
+        "the name ends in .gz.",
+    )
+    _take_run(timeline)
+    timeline.add_argument(
+        "--out", type=Path, metavar="PATH", help="where to write it (RUN/timeline.json.gz)"
+    )
+    compare = _command(
+        commands,
+        "compare",
+        "put runs side by side",
+        "Results, speed, staleness, where devices' time went, and what the jobs differ in.",
+    )
+    compare.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="the directories of two runs or more"
+    )
+    compare.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _take_job(command: argparse.ArgumentParser) -> None:

@@ -21,14 +21,14 @@ def report(run: Path, *, as_json: bool, png: Path | None) -> int:
         if as_json:
             print(json_text(summary))
             if png is not None:
-                write_plot(history, png)
+                write_plot(history, png, summary=summary)
             return OK
         _print_summary(summary)
     except RollartError as error:
         return fail(BAD_INPUT, str(error))
     path = png or run / PLOT_FILE
     try:
-        write_plot(history, path)
+        write_plot(history, path, summary=summary)
     except ReportError as error:
         # Asked for, it is an error; drawn along with the table, its absence is only told.
         return fail(BAD_INPUT if png else OK, str(error))

@@ -71,7 +71,9 @@ class DomainStories:
                 pass
 
     def _story(self, domain: str) -> DomainStory:
-        return self.of.setdefault(domain, DomainStory())
+        if (story := self.of.get(domain)) is None:
+            story = self.of[domain] = DomainStory()
+        return story
 
     def _end(self, event: TrajectoryEnded) -> None:
         story = self._story(event.domain)

@@ -33,6 +33,7 @@ from rollart.core.identity import Purpose
 from rollart.core.types import Status
 from rollart.observe.domains import DomainStories
 from rollart.observe.eventlog import SequenceCheck
+from rollart.observe.idle_log import IdleLog
 from rollart.observe.intervals import Interval, append_joined
 from rollart.observe.steps import StepRow, StepRows
 
@@ -73,6 +74,7 @@ class History:
     disposed: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     domains: DomainStories = field(default_factory=DomainStories)
+    idle: IdleLog = field(default_factory=IdleLog)
     interruptions: int = 0
     engines_lost: int = 0
     requests_moved: int = 0
@@ -109,6 +111,7 @@ class History:
         if (row := self._rows.take(stamped)) is not None:
             self.steps.append(row)
         self.domains.take(stamped.event)
+        self.idle.take(stamped)
         self._take_flow(stamped)
         self._take_result(stamped)
 

@@ -48,12 +48,12 @@ BASELINE_STYLES = ("--", ":", "-.", (0, (1, 4)))
 OTHER_COLOURS = ("#b5739d", "#7a7a52", "#5f9ea0", "#c28f5c")
 
 
-def draw(history: History, path: Path) -> None:
-    """Write the picture of a run as PNG to `path`."""
+def draw(history: History, path: Path, *, summary: RunSummary | None = None) -> None:
+    """Write the picture of a run as PNG to `path`; `summary` is the history's, if it is there."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    summary = summary_of(history)
+    summary = summary or summary_of(history)
     rows = _timeline_rows(history)
     figure = Figure(figsize=(13, 9.6 + 0.28 * len(rows)), layout="constrained")
     canvas = FigureCanvasAgg(figure)

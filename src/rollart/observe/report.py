@@ -21,12 +21,11 @@ class ReportError(RollartError):
     """There is nothing to report on, or it cannot be written: the message says what to do."""
 
 
-def load_history(run: Path) -> History:
-    """The history of the run in directory `run`.
+def log_of(run: Path) -> Path:
+    """The event log of the run in directory `run`.
 
     Raises:
-        ReportError: no such directory, or no run in it, or a run without a single event.
-        LogError: the log cannot be read.
+        ReportError: no such directory, or no run in it.
     """
     if not run.exists():
         raise ReportError(f"{run}: does not exist; give the directory of a run")
@@ -37,6 +36,17 @@ def load_history(run: Path) -> History:
         raise ReportError(
             f"{run}: holds no {EVENTS_FILE}, so it is not a run; give a run's directory"
         )
+    return log
+
+
+def load_history(run: Path) -> History:
+    """The history of the run in directory `run`.
+
+    Raises:
+        ReportError: as `log_of`, or a run without a single event.
+        LogError: the log cannot be read.
+    """
+    log = log_of(run)
     try:
         history = gather(read_events(log))
     except OSError as error:
@@ -51,12 +61,12 @@ def json_text(summary: RunSummary) -> str:
     return msgspec.json.format(msgspec.json.encode(json_object(summary)), indent=2).decode()
 
 
-def write_plot(history: History, path: Path) -> None:
+def write_plot(history: History, path: Path, *, summary: RunSummary | None = None) -> None:
     """Draw the run into a PNG. Raises `ReportError` if it cannot be drawn or written."""
     try:
         from rollart.observe.plots import draw
 
-        draw(history, path)
+        draw(history, path, summary=summary)
     except ModuleNotFoundError as error:
         raise ReportError(
             f"no plot without {error.name}; install it with: pip install 'rollart[local]'"
@@ -79,5 +89,5 @@ def write_report(run: Path) -> RunSummary:
         path.write_text(json_text(summary) + "\n", encoding="utf-8")
     except OSError as error:
         raise ReportError(f"{path}: cannot be written: {error}") from error
-    write_plot(history, run / PLOT_FILE)
+    write_plot(history, run / PLOT_FILE, summary=summary)
     return summary

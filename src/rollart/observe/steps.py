@@ -143,7 +143,9 @@ class StepRows:
         self._of(event.domain).note(event)
 
     def _of(self, domain: str) -> "_DomainSums":
-        return self._domains.setdefault(domain, _DomainSums())
+        if (sums := self._domains.get(domain)) is None:
+            sums = self._domains[domain] = _DomainSums()
+        return sums
 
     def _row(self, event: StepTrained, time: float) -> StepRow:
         batch = self._batches.pop(event.step, None)

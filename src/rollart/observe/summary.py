@@ -12,6 +12,7 @@ from rollart.core.types import Disposition
 from rollart.observe.bias import Redundancy, redundancy_of
 from rollart.observe.domains import DomainResult, Named, domain_results
 from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History, gather
+from rollart.observe.idle import IdleAccount, account
 from rollart.observe.intervals import busy_share, intersection, total
 
 
@@ -74,6 +75,7 @@ class RunSummary:
     logprob_gap_tokens: int
     phase_seconds: Named
     devices: tuple[DeviceShare, ...]
+    idle: IdleAccount
     overlap_s: float
     failures: tuple[tuple[str, int], ...]
     interruptions: int
@@ -131,6 +133,7 @@ def summary_of(history: History) -> RunSummary:
         logprob_gap_tokens=sum(gap.tokens for gap in history.gaps),
         phase_seconds=_phase_seconds(history),
         devices=_devices(history),
+        idle=account(history.idle, history.busy, window),
         overlap_s=total(
             intersection(history.busy_on(TRAIN_WORK), history.busy_on(GENERATION_WORK))
         ),

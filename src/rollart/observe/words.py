@@ -30,6 +30,11 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None or math.isnan(share) else f"{100 * share:.0f} %"
 
 
+def part(share: float) -> str:
+    """A share 0..1 of a whole whose parts are compared: tenths of per cent, "" for none."""
+    return f"{100 * share:.1f} %" if share > 0 else ""
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as 42 s, 3 min 10 s or 2 h 05 min; tenths below 10 s."""
     if seconds is None or math.isnan(seconds):
