@@ -1,7 +1,6 @@
 """The modelled trainer: how long a step takes, what it says, and how it dies."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rollart.core.events import DeviceBusy, Work
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Trainer
 from rollart.core.tokens import LengthOnly
-from rollart.core.types import LogprobGap, Piece, Segment, TrainBatch, Trajectory
+from rollart.core.types import LogprobGap, Piece, Segment, TrainBatch
 from rollart.runtimes.sim.hardware import gpu
 from rollart.runtimes.sim.loop import run_virtual
 from rollart.runtimes.sim.model_shape import model_shape
@@ -57,15 +56,6 @@ class Rig:
         return [(event.work, event.begin, event.end) for event in self.events.of(DeviceBusy)]
 
 
-class ClaimsTokens(ModelledTrainer):
-    """Says how many tokens it was asked to compare, as a trainer that has log-probs would."""
-
-    async def score(self, trajectories: Sequence[Trajectory], temperature: float) -> LogprobGap:
-        gap = await super().score(trajectories, temperature)
-        assert gap.tokens == 0
-        return replace(gap, tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
-
-
 def silent_batch(version: int) -> TrainBatch:
     group = sample_group(members=2, start=version)
     members = tuple(replace(m, verdict=group.members[0].verdict) for m in group.members)
@@ -82,19 +72,24 @@ def check(kind: type[ModelledTrainer], directory: Path) -> None:
     def stored() -> tuple[PolicyVersion, ...]:
         return tuple(PolicyVersion("agent", number) for number in rigs[-1].store.versions())
 
+    def kill(trainer: Trainer) -> None:
+        rigs[-1].trainer.die("killed")
+
     trial = TrainerTrial(
         batch=sample_batch,
         silent=silent_batch,
         stored=stored,
         directory=str(directory),
         saved=lambda folder: (Path(folder) / MODELLED_FILE).is_file(),
+        kill=kill,
+        compares=False,
         patience_s=600.0,
     )
     run_virtual(lambda: check_trainer(make, trial))
 
 
 def test_it_conforms_but_for_log_probs_that_it_does_not_have(tmp_path: Path) -> None:
-    check(ClaimsTokens, tmp_path / "weights")
+    check(ModelledTrainer, tmp_path / "weights")
 
 
 def test_it_compares_no_log_probs_since_it_has_none() -> None:
