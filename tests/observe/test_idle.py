@@ -150,7 +150,7 @@ class Scene:
         )
         return account(history.idle, history.busy, window)
 
-    def shares(self, device: str = "e") -> dict[str, float]:
+    def shares(self, device: str = "e") -> dict[str, Any]:
         """The shares of one device that are not 0."""
         found = next(one for one in self.account().devices if one.device == device)
         assert math.fsum(share for _, share in found.shares) == pytest.approx(1.0, abs=1e-12)
@@ -352,7 +352,7 @@ def test_an_engine_waits_for_trajectories_of_domains_that_its_class_serves() -> 
 # -- trainers ------------------------------------------------------------------------------------
 
 
-def waited_for(scene: Scene, groups: int = 1) -> dict[str, float]:
+def waited_for(scene: Scene, groups: int = 1) -> dict[str, Any]:
     """The shares of a trainer that got a batch at 10 s and had asked for it at 0 s."""
     scene.phase(Phase.GET_BATCH, 0.0, 10.0)
     scene.batch(10.0, groups=groups, trajectories=groups)
@@ -441,6 +441,19 @@ def test_a_rewards_device_waits_for_something_to_score() -> None:
     assert scene.shares("judge") == {
         "no_work": 0.4, "environment": 0.2, "reward": 0.1, "busy": 0.3,
     }  # fmt: skip
+
+
+def test_an_instance_has_its_account_over_the_time_for_which_it_was_there() -> None:
+    scene = Scene()
+    scene.engine()
+    scene.busy(0.0, 8.0)
+    scene.busy(3.0, 4.0, "judge-0", "reward")
+    scene.busy(2.0, 6.0, "judge-0:reserved", "reserved")
+    found = {one.device: one for one in scene.account().devices}
+    assert set(found) == {"e", "judge-0"}
+    assert found["judge-0"].seconds == pytest.approx(4.0)
+    assert dict(found["judge-0"].shares)["busy"] == pytest.approx(0.25)
+    assert found["e"].seconds == pytest.approx(10.0)
 
 
 def test_generation_that_was_thrown_away_stands_apart_from_idle_time() -> None:

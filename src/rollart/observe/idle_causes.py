@@ -57,6 +57,9 @@ A reward's device (any other that says when it is busy):
     no work         most trajectories are being generated, so that there is nothing to score;
                     otherwise as for an engine, over all domains
 
+A device that is there for a part of the window only, as its `reserved` work tells (an instance of a
+serverless platform), has its account over that part.
+
 Generation that was thrown away is busy, not idle. Its share stands apart as wasted: busy seconds
 of generation by the share of the device's sampled tokens whose trajectories left that way.
 """
@@ -88,6 +91,9 @@ CODE = {cause: code for code, cause in enumerate(CAUSES)}
 
 MOVING = frozenset({Work.UPDATE.value, Work.PUBLISH.value})
 """Work that moves weights and computes nothing of a trajectory."""
+
+RESERVED = "reserved"
+"""Work of a device of which it tells only that it is there."""
 
 TRAINING = frozenset({Work.TRAIN.value, Work.SCORE.value, Work.SAVE.value, Work.PUBLISH.value})
 GENERATION = frozenset({Work.PREFILL.value, Work.DECODE.value, Work.MIXED.value})

@@ -3,7 +3,7 @@
 Invariant: nothing is judged here; intervals are kept as they are told.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from rollart.core.events import (
     WorkerBound,
 )
 from rollart.observe.batch_wait import BatchWaits
-from rollart.observe.idle_causes import TRAINING
+from rollart.observe.idle_causes import RESERVED, TRAINING
 from rollart.observe.intervals import Interval
 from rollart.observe.rollout_states import Handlers, RolloutStates
 
@@ -31,20 +31,25 @@ _PART_MARKS = frozenset("/:.#")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of the account. `engine` is the engine that it is, or is a part of."""
+    """A device of the account. `engine` is the engine that it is, or is a part of.
+
+    `there` is when (s) it was reserved; None for always.
+    """
 
     name: str
     hardware: str
     role: str
-    slots: int
+    slots: float
     engine: str
+    there: Interval | None
 
 
 class IdleLog:
     """Feeds on events.
 
     Attributes:
-        hardware: class by engine, by worker and by device that was busy.
+        classes: class by engine, as the job's affinity has it.
+        hardware: class by worker and by device that was busy.
         phases: when (s) each step of an iteration was under way.
         suspended: from each suspend to its resume's end.
         settling: between what was ended for an update and the suspension.
@@ -54,13 +59,16 @@ class IdleLog:
     def __init__(self) -> None:
         self.states = RolloutStates()
         self.batch_waits = BatchWaits(self.states)
+        self.classes: dict[str, str] = {}
         self.hardware: dict[str, str] = {}
         self.phases: defaultdict[Phase, list[Interval]] = defaultdict(list[Interval])
         self.suspended: list[Interval] = []
         self.settling: list[Interval] = []
         self.down: defaultdict[str, list[Interval]] = defaultdict(list[Interval])
         self.behind: defaultdict[str, list[Interval]] = defaultdict(list[Interval])
-        self._slots: dict[str, int] = {}
+        self._slots: defaultdict[tuple[str, str], set[int]] = defaultdict(set[int])
+        """By worker and hardware: a prefill/decode group may be bound to several classes."""
+        self._there: dict[str, Interval] = {}
         self._roles: dict[str, str] = {}
         self._engines: dict[str, int] = {}
         """The version that each engine holds; -1 for none."""
@@ -126,13 +134,17 @@ class IdleLog:
             found |= {name: ENGINE for name in self._engines if name not in told}
         if TRAINER in found.values():
             found |= {name: TRAINER for name, role in self._roles.items() if role == _TRAINER_ROLE}
+        workers = {name: self.engine_of(name) or name for name in found}
+        sharing = Counter((workers[name], self.hardware.get(name, "")) for name in found)
         return [
             Device(
                 name=name,
-                hardware=self.hardware.get(name, ""),
+                hardware=(hardware := self.hardware.get(name, "")),
                 role=role,
-                slots=self._slots.get(name, 1),
-                engine=self.engine_of(name) or name,
+                slots=max(1, len(self._slots.get((workers[name], hardware), ())))
+                / sharing[workers[name], hardware],
+                engine=workers[name],
+                there=self._there.get(name),
             )
             for name, role in sorted(found.items())
         ]
@@ -145,16 +157,20 @@ class IdleLog:
 
     def _bind(self, _time: float, event: WorkerBound) -> None:
         self._roles[event.worker] = event.role
-        self._slots[event.worker] = max(1, len(event.slots))
+        self._slots[event.worker, event.hardware].update(event.slots)
         self.hardware.setdefault(event.worker, event.hardware)
 
     def _note(self, _time: float, event: DeviceBusy) -> None:
-        self.hardware[event.device] = event.hardware
+        if event.work == RESERVED:
+            self._there[event.device.removesuffix(f":{RESERVED}")] = (event.begin, event.end)
+        else:
+            self.hardware[event.device] = event.hardware
 
     # -- engines -----------------------------------------------------------------------------------
 
     def _up(self, time: float, event: EngineUp) -> None:
-        self.hardware[event.engine] = event.hardware
+        self.classes[event.engine] = event.hardware
+        self.hardware.setdefault(event.engine, event.hardware)
         self._engines[event.engine] = -1
         if (began := self._down_at.pop(event.engine, None)) is not None:
             self.down[event.engine].append((began, time))

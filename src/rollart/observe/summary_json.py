@@ -90,7 +90,12 @@ def _idle(idle: IdleAccount) -> dict[str, object]:
     return {
         "window_s": idle.window_s,
         "devices": {
-            one.device: {"hardware": one.hardware, "role": one.role, **both(one)}
+            one.device: {
+                "hardware": one.hardware,
+                "role": one.role,
+                "seconds": one.seconds,
+                **both(one),
+            }
             for one in idle.devices
         },
         "classes": [

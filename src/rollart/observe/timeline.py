@@ -47,6 +47,7 @@ from rollart.core.events import (
     WorkerBound,
 )
 from rollart.core.identity import Purpose
+from rollart.observe.idle_causes import RESERVED
 
 TRAJECTORY_LANES = 16
 """So many trajectories are shown at a time; who starts while a lane is free takes it."""
@@ -232,10 +233,11 @@ class _Timeline:
         if isinstance(event, TurnEnded | RequestDropped | EnvironmentReset):
             yield from self._turns(time, event)
         elif isinstance(event, DeviceBusy):
-            args: Arguments = {"hardware": event.hardware}
-            yield from self._lanes.slice(
-                DEVICES, event.device, event.work, event.begin, event.end, args
-            )
+            if event.work != RESERVED:
+                args: Arguments = {"hardware": event.hardware}
+                yield from self._lanes.slice(
+                    DEVICES, event.device, event.work, event.begin, event.end, args
+                )
         elif isinstance(event, PhaseBegan | PhaseEnded):
             yield from self._phases(time, event)
         else:
@@ -265,7 +267,9 @@ class _Timeline:
         self, phase: Phase, step: int, began: float, ended: float, mark: str
     ) -> Iterator[TraceEvent]:
         lane = "recompute" if phase is Phase.RECOMPUTE else "steps"
-        args: Arguments = {"step": step} | ({"outcome": mark} if mark else {})
+        args: Arguments = {"step": step}
+        if mark:
+            args["outcome"] = mark
         yield from self._lanes.slice(CONTROL, lane, phase.value, began, ended, args)
 
     def _marks(self, time: float, event: Event) -> Iterator[TraceEvent]:
