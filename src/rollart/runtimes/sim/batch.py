@@ -214,7 +214,9 @@ class Batch:
 
     def trim(self) -> None:
         """Give up idle prefixes that there is no room for."""
-        self.prefixes.trim(self.capacity - self.active)
+        room = self.capacity - self.active
+        if self.prefixes.tokens > room:
+            self.prefixes.trim(room)
 
     def undisturbed(self) -> int:
         """Iterations until a decoding sequence is whole or the cache is full; at least 1."""

@@ -210,7 +210,7 @@ class StepClock:
             return
         chunks, most, attended = batch.chunks()
         iterations = min(most, batch.undisturbed())
-        tokens = sum([part for _, part in chunks])
+        tokens = sum([part for _, part in chunks]) if chunks else 0
         first_s, growth_s = self._seconds(iterations, tokens, attended)
         self._stretch = Stretch(now, first_s, growth_s, iterations, self._kind(chunks), chunks)
 
@@ -237,7 +237,7 @@ class StepClock:
     def _kind(self, chunks: Chunks) -> Work:
         if not chunks:
             return Work.DECODE
-        if all(seq.rebuilds for seq, _ in chunks):
+        if chunks[0][0].rebuilds and all(seq.rebuilds for seq, _ in chunks):
             return Work.REBUILD
         return Work.MIXED if self._batch.decoding else Work.PREFILL
 
