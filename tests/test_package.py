@@ -25,16 +25,7 @@ print(sorted({"torch", "transformers", "gymnasium", "matplotlib", "rich"} & set(
         _ = ra.no_such  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(
-    ("runtime", "told"),
-    [
-        ("sim", "runtime 'sim': modelled hardware is not there yet; use 'local'"),
-        ("moon", "runtime 'moon': unknown; use 'local'"),
-    ],
-)
-def test_a_runtime_that_is_not_there_is_refused_in_a_line(
-    tmp_path: Path, runtime: str, told: str
-) -> None:
+def test_a_runtime_that_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        ra.run(tmp_path / "job.toml", runtime=runtime, seed=0)
-    assert str(caught.value) == told
+        ra.run(tmp_path / "job.toml", runtime="moon", seed=0)
+    assert str(caught.value) == "runtime 'moon': unknown; use 'local' or 'sim'"

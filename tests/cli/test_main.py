@@ -77,14 +77,25 @@ class Jobs:
     error: BaseException | None = None
     asked: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
 
-    def check(self, path: Path, overrides: Sequence[str], /) -> object:
-        self.asked.append(("check", path, tuple(overrides)))
+    def check(
+        self, path: Path, overrides: Sequence[str], /, *, runtime: str, world: Path | None
+    ) -> object:
+        self.asked.append(("check", path, tuple(overrides), runtime, world))
         if self.error is not None:
             raise self.error
         return "a plan"
 
-    def run(self, path: Path, overrides: Sequence[str], /, *, runtime: str, live: bool) -> Ended:
-        self.asked.append(("run", path, tuple(overrides), runtime, live))
+    def run(
+        self,
+        path: Path,
+        overrides: Sequence[str],
+        /,
+        *,
+        runtime: str,
+        world: Path | None,
+        live: bool,
+    ) -> Ended:
+        self.asked.append(("run", path, tuple(overrides), runtime, world, live))
         if self.error is not None:
             raise self.error
         assert self.ended is not None
@@ -135,7 +146,7 @@ def test_train_hands_the_file_and_overrides_on_and_prints_the_result(
     )
     assert code == 0
     assert jobs.asked == [
-        ("run", Path("job.toml"), ("run.steps=2", "rollout.kv=keep"), "local", False)
+        ("run", Path("job.toml"), ("run.steps=2", "rollout.kv=keep"), "local", None, False)
     ]
     out = capsys.readouterr().out
     assert "0.830" in out
@@ -145,8 +156,19 @@ def test_train_hands_the_file_and_overrides_on_and_prints_the_result(
 def test_check_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = Jobs()
     assert main(["check", "job.toml", "--set", "run.seed=1"], jobs=jobs) == 0
-    assert jobs.asked == [("check", Path("job.toml"), ("run.seed=1",))]
+    assert jobs.asked == [("check", Path("job.toml"), ("run.seed=1",), "local", None)]
     assert capsys.readouterr().out == "a plan\n"
+
+
+def test_a_simulation_takes_its_world_and_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = Jobs()
+    words = ["--runtime", "sim", "--world", "world.toml", "--seed", "7"]
+    assert main(["check", "job.toml", "--set", "run.steps=2", *words], jobs=jobs) == 0
+    settings = ("run.steps=2", "run.seed=7")
+    assert jobs.asked == [("check", Path("job.toml"), settings, "sim", Path("world.toml"))]
+    capsys.readouterr()
+    assert main(["check", "job.toml", "--seed", "-1"], jobs=jobs) == 2
+    assert "--seed" in one_line(capsys)
 
 
 def test_eval_measures_a_model_and_prints_a_table_or_an_object(

@@ -99,7 +99,7 @@ def parts_of(engine_class: str, section: EngineSection) -> tuple[tuple[str, Phas
 
 
 def gpus_wanted(job: JobConfig, world: World) -> dict[str, list[tuple[str, int]]]:
-    """By hardware class, who wants how many GPUs of it."""
+    """By GPU class, who wants how many of it."""
     wanted: dict[str, list[tuple[str, int]]] = {}
     trainer = world.trainer
     wanted.setdefault(trainer.hardware, []).append(("the trainer", trainer.gpus))

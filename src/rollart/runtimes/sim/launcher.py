@@ -29,6 +29,7 @@ from rollart.runtimes.sim.environments import EnvironmentLimits, ModelledEnviron
 from rollart.runtimes.sim.fitting import (
     engine_settings,
     gpus_wanted,
+    link_of,
     model_of,
     parts_of,
     roofline_of,
@@ -36,6 +37,7 @@ from rollart.runtimes.sim.fitting import (
     weight_settings,
 )
 from rollart.runtimes.sim.network import Network
+from rollart.runtimes.sim.pd_engine import prefill_decode_engine
 from rollart.runtimes.sim.places import reward_worker
 from rollart.runtimes.sim.recorded import load_recorded
 from rollart.runtimes.sim.renderer import LengthRenderer
@@ -88,16 +90,34 @@ class SimLauncher:
 
     async def engine(self, binding: Binding) -> Engine:
         """An engine of the binding's class, ready at once and without a version."""
-        parts = parts_of(binding.hardware, self._world.engines[binding.hardware])
-        engine = modelled_engine(
-            worker=binding.worker,
-            hardware=binding.hardware,
-            roofline=roofline_of(self._model, parts[0][1]),
-            workload=self.workload,
-            weights=self.store,
-            events=self._events,
-            settings=engine_settings(self._job, self._world),
-        )
+        own = self._world.engines[binding.hardware]
+        settings = engine_settings(self._job, self._world)
+        sides = {
+            phase: [roofline_of(self._model, part)] * part.count
+            for phase, part in parts_of(binding.hardware, own)
+        }
+        if "generate" in sides:
+            engine = modelled_engine(
+                worker=binding.worker,
+                hardware=binding.hardware,
+                roofline=sides["generate"][0],
+                workload=self.workload,
+                weights=self.store,
+                events=self._events,
+                settings=settings,
+            )
+        else:
+            engine = prefill_decode_engine(
+                worker=binding.worker,
+                hardware=binding.hardware,
+                prefill=sides["prefill"],
+                decode=sides["decode"],
+                link=link_of(self._world, own.link, f"engines.{binding.hardware}.link"),
+                workload=self.workload,
+                weights=self.store,
+                events=self._events,
+                settings=settings,
+            )
         self.engines.append(engine)
         return engine
 

@@ -1,0 +1,146 @@
+"""A workload from a run's event log: what is resampled is what was recorded."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from rollart.core.errors import ConfigError
+from rollart.core.events import EnvironmentReset, Event, Stamped, TrajectoryEnded, TurnEnded
+from rollart.core.types import RequestCost
+from rollart.observe.eventlog import EVENTS_FILE, EventLog
+from rollart.runtimes.sim.recorded import RecordedDomain, gather, load_recorded
+from rollart.runtimes.sim.run import simulate
+from rollart.runtimes.sim.worldfile import parse_world
+from rollart.testing.parts import EventRecorder
+from rollart.testing.worlds import TAG, small_job, small_table, small_world
+
+
+def turn(
+    name: str, number: int, *, prompt: int, answer: int, env_s: float, cached: int = 0
+) -> Event:
+    return TurnEnded(
+        trajectory=name,
+        turn=number,
+        engine="engine-0",
+        prompt_tokens=prompt,
+        sampled_tokens=answer,
+        cost=RequestCost(cached_tokens=cached),
+        proxy_queued_s=0.0,
+        env_s=env_s,
+        first_version=0,
+        last_version=0,
+        versions=((0, answer),),
+        stop="stop",
+        interruptions=0,
+    )
+
+
+def ended(name: str, turns: int, *, purpose: str = "train", status: str = "finished") -> Event:
+    return TrajectoryEnded(
+        trajectory=name,
+        purpose=purpose,
+        domain="lake",
+        status=status,
+        failure="",
+        detail="",
+        turns=turns,
+        prompt_tokens=0,
+        sampled_tokens=0,
+        start_version=0,
+        score=0.75,
+        success=1.0,
+        elapsed_s=1.0,
+        reset_s=2.0,
+        reward_s=0.5,
+    )
+
+
+LONG, SHORT, LOST, EVAL = "lake/a/g0.0.0", "lake/a/g0.1.0", "lake/b/g1.0.0", "eval:lake/h/g0.0.0"
+EVENTS: list[Event] = [
+    EnvironmentReset(trajectory=LONG, seconds=2.0, ok=True),
+    EnvironmentReset(trajectory=SHORT, seconds=9.0, ok=True),
+    EnvironmentReset(trajectory=LOST, seconds=50.0, ok=False),
+    EnvironmentReset(trajectory=EVAL, seconds=1.0, ok=True),
+    turn(LONG, 0, prompt=100, answer=10, env_s=0.1),
+    turn(SHORT, 0, prompt=100, answer=500, env_s=7.0),
+    turn(EVAL, 0, prompt=999, answer=999, env_s=99.0),
+    turn(LONG, 1, prompt=130, answer=11, env_s=0.2, cached=55),
+    turn(LONG, 2, prompt=156, answer=12, env_s=0.3, cached=70),
+    ended(LONG, 3),
+    ended(SHORT, 1),
+    ended(LOST, 0, status="failed"),
+    ended(EVAL, 1, purpose="eval"),
+]
+NAMES = [f"lake/task/g{number}.0.0" for number in range(400)]
+
+
+def stamped(events: list[Event]) -> list[Stamped]:
+    return [
+        Stamped(time=float(seq), seq=seq, incarnation=0, event=event)
+        for seq, event in enumerate(events)
+    ]
+
+
+def domain() -> RecordedDomain:
+    return RecordedDomain(gather(stamped(EVENTS))["lake"], seed=0)
+
+
+def test_a_trajectory_takes_the_whole_shape_of_a_recorded_one() -> None:
+    lake = domain()
+    for name in NAMES:
+        if lake.turns(name) == 3:
+            assert [lake.observed(name, number) for number in (1, 2)] == [20, 15]
+            assert [lake.step(name, number).seconds for number in (0, 1, 2)] == [0.1, 0.2, 0.3]
+            assert lake.answered(name, 5) in (10, 11, 12)
+        else:
+            assert lake.turns(name) == 1
+            assert lake.answered(name, 5) == 500
+        assert lake.first("task") == 100
+        assert lake.scoring(name).seconds == 0.5
+        assert lake.succeeds(name)
+    long = sum(lake.turns(name) == 3 for name in NAMES)
+    assert 120 < long < 280
+
+
+def test_resets_fail_as_often_as_they_did_and_cost_what_they_cost() -> None:
+    resets = [domain().reset(name) for name in NAMES]
+    assert {(span.seconds, span.fails) for span in resets} == {
+        (2.0, False),
+        (9.0, False),
+        (50.0, True),
+    }
+    assert fmean(span.fails for span in resets) == pytest.approx(0.25, abs=0.07)
+
+
+def test_the_prefix_cache_is_as_good_as_it_was() -> None:
+    assert domain().prefix_hit == pytest.approx((55 + 70) / (110 + 141))
+
+
+def test_a_directory_without_a_run_or_without_trajectories_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"recorded\.run = .*cannot be read"):
+        load_recorded(tmp_path, seed=0)
+    EventLog(tmp_path / EVENTS_FILE).close()
+    with pytest.raises(ConfigError, match="no trajectory of it ended"):
+        load_recorded(tmp_path, seed=0)
+
+
+def test_a_run_can_be_simulated_on_what_another_recorded(tmp_path: Path) -> None:
+    first = EventRecorder()
+    assert simulate(small_job(), small_world(), events=first).ok
+    log = EventLog(tmp_path / EVENTS_FILE)
+    for one in stamped([event for _, event in first.events]):
+        log.append(one)
+    log.close()
+    world = parse_world(small_table(domains={}, recorded={"run": str(tmp_path)}))
+    again = EventRecorder()
+    assert simulate(small_job(), world, seed=9, events=again).ok
+
+    def tokens(events: EventRecorder) -> float:
+        return fmean(turn.sampled_tokens for turn in events.of(TurnEnded))
+
+    assert tokens(again) == pytest.approx(tokens(first), rel=0.15)
+    other = small_table(domains={}, recorded={"run": str(tmp_path)})
+    job = small_job(domains=[{"tag": "moon", "environment": "none:None"}])
+    with pytest.raises(ConfigError, match=rf"domains\.moon: missing.*only {TAG}"):
+        simulate(job, parse_world(other), events=EventRecorder())
