@@ -1,36 +1,44 @@
 """Each promise, broken on purpose: the check that the real control plane passes finds the bug.
 
-Every bug here was met in some system that does this job. Each test runs one schedule twice: the
-real parts keep every promise on it, the broken part does not.
+Each test runs one schedule twice: the real parts keep every promise, the broken part does not.
 """
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from rollart.control.admission import Credits
 from rollart.control.assembly import STANDARD, ControlParts
-from rollart.control.env_manager import EnvManager
-from rollart.control.fleet import EngineSlot, EngineState, Fleet
-from rollart.control.flight import LiveGroup
-from rollart.control.group_run import GroupRunner
-from rollart.control.ledger import Ledger
-from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink, _Pending
-from rollart.control.sample_buffer import SampleBuffer
-from rollart.control.scheduler import RolloutScheduler
-from rollart.control.task_queue import QueuedTask, TaskQueue
-from rollart.control.weight_sync import WeightSync
 from rollart.core.config import JobConfig
-from rollart.core.events import Phase
-from rollart.core.identity import TrajectoryId
 from rollart.core.ports import Binding, Engine
-from rollart.core.types import Disposition, Group
 from rollart.testing.engine import ScriptedEngine
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
 from rollart.testing.parts import ScriptedLauncher
 from rollart.testing.promises import broken_promises
+from rollart.testing.request_plants import (
+    AbortsAfterResume,
+    ForgetsOnDrop,
+    ForgetsTokens,
+    LabelsWithTheNewest,
+    Reencodes,
+    ResumesOnlyOnSuccess,
+    RoutesBeforeTheAnswer,
+    SendsWhileSuspended,
+    StartsWhenItEnds,
+    TrainsUncommitted,
+    WholeBudgetAgain,
+)
+from rollart.testing.scheduling_plants import (
+    CountsTwice,
+    CreditsAtGetBatch,
+    ForgetsStaleTasks,
+    KeepsEnvironments,
+    LeavesTwice,
+    LosesTheFailed,
+    NeverStale,
+    NewestFirst,
+    NoDeadline,
+    OneMore,
+)
 from rollart.testing.script import Script
 
 ROUGH = Script(
@@ -47,240 +55,6 @@ DYING = replace(
     update_failures=(("engine-1", 3), ("engine-0", 4)),
 )
 JOB = scripted_job(run__steps=10, rollout__engines=2, rollout__batch_groups=2, protocol__alpha=2)
-
-
-class StartsWhenItEnds(LLMProxy):
-    """Reads the start version after the await, when the answer is there."""
-
-    def _dispatch(self, pending: _Pending, slot: EngineSlot) -> None:
-        on_start, pending.on_start = pending.on_start, lambda version: None
-        pending.future.add_done_callback(lambda _: on_start(slot.version))
-        super()._dispatch(pending, slot)
-
-
-class Reencodes(LLMProxy):
-    """Returns other ids than the engine sampled, as a decode and encode may."""
-
-    async def generate(self, call: GenerateCall, on_start: StartSink) -> Answer:
-        answer = await super().generate(call, on_start)
-        ids = np.sort(np.asarray(answer.completion.ids))
-        return replace(answer, completion=replace(answer.completion, ids=ids))
-
-
-class LabelsWithTheNewest(LLMProxy):
-    """Gives all tokens of a completion the version at its end."""
-
-    async def generate(self, call: GenerateCall, on_start: StartSink) -> Answer:
-        answer = await super().generate(call, on_start)
-        versions = answer.completion.versions
-        newest = (
-            replace(versions, runs=((versions.newest, len(versions)),)) if versions else versions
-        )
-        return replace(answer, completion=replace(answer.completion, versions=newest))
-
-
-class ForgetsOnDrop(LLMProxy):
-    """A cancelled request is forgotten here and goes on at the engine."""
-
-    async def _drop(self, pending: _Pending) -> None:
-        self._detach(pending)
-
-
-class ForgetsTokens(LLMProxy):
-    """A request that moves begins anew."""
-
-    def _move(self, slot: EngineSlot) -> int:
-        for request_id in slot.inflight:
-            pending = self._sent[request_id]
-            pending.ids.clear()
-            pending.logprobs.clear()
-            pending.versions = replace(pending.versions, runs=())
-        return super()._move(slot)
-
-
-class WholeBudgetAgain(LLMProxy):
-    """A request that moves may sample as much as it could at first."""
-
-    def _budget(self, pending: _Pending) -> int:
-        return min(pending.call.max_tokens, self._context - pending.prompt_tokens)
-
-
-class SendsWhileSuspended(LLMProxy):
-    """A second path to the engines, which nobody suspends."""
-
-    def _pump(self) -> None:
-        slot = self._fleet.slot("engine-0")
-        while self._queue and slot is not None and slot.version >= 0:
-            self._dispatch(self._queue.popleft(), slot)
-
-
-class RoutesBeforeTheAnswer(Fleet):
-    """Takes an engine that lives for one that has the weights."""
-
-    def _is_routable(self, slot: EngineSlot) -> bool:
-        return slot.state is not EngineState.LOST
-
-
-class ResumesOnlyOnSuccess(WeightSync):
-    """Resume is not in `finally`: an update that raises leaves the engines paused."""
-
-    async def _overlapped(self, step: int) -> None:
-        batch = await self._get_batch(step)
-        async with self._phase(step, Phase.ABORT_STALE):
-            await self._scheduler.abort_stale(self._trainer.version.number)
-        await self._suspend(step)
-        await self._update(step)
-        await self._resume(step)
-        await self._train(step, batch)
-
-
-class AbortsAfterResume(WeightSync):
-    """Ends what is stale only once the engines run again."""
-
-    async def _overlapped(self, step: int) -> None:
-        batch = await self._get_batch(step)
-        try:
-            await self._suspend(step)
-            await self._update(step)
-        finally:
-            await self._resume(step)
-        async with self._phase(step, Phase.ABORT_STALE):
-            await self._scheduler.abort_stale(self._trainer.version.number)
-        await self._train(step, batch)
-
-
-class TrainsUncommitted(WeightSync):
-    """Goes on to train although no engine has the trainer's version."""
-
-    async def _update(self, step: int) -> None:
-        if step % 2 == 0:
-            await super()._update(step)
-
-    async def _train(self, step: int, groups: tuple[Group, ...]) -> None:
-        committed, self._fleet.committed = self._fleet.committed, self._trainer.version.number
-        await super()._train(step, groups)
-        self._fleet.committed = committed
-
-
-class CreditsAtGetBatch(RolloutScheduler):
-    """Returns a batch's credits as soon as it is taken."""
-
-    async def get_batch(self, groups: int) -> tuple[Group, ...]:
-        batch = await super().get_batch(groups)
-        self.resumed()
-        return batch
-
-
-class EndlessCredits(Credits):
-    """Does not count."""
-
-    def take(self) -> None:
-        return
-
-    def give_back(self, groups: int) -> None:
-        return
-
-
-class OneMore(EndlessCredits):
-    """Admits one group more than its capacity."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.real = Credits(capacity + 1)
-
-    async def available(self) -> None:
-        await self.real.available()
-
-    def take(self) -> None:
-        self.real.take()
-
-    def give_back(self, groups: int) -> None:
-        self.real.give_back(groups)
-
-
-class NewestFirst(SampleBuffer):
-    def take(self, count: int, *, in_order: bool = False) -> tuple[Group, ...]:
-        newest = sorted(self._groups.values(), key=lambda group: -group.start_version)[:count]
-        return self.evict(lambda group: group in newest)
-
-
-class NeverStale(RolloutScheduler):
-    """Checks the bound when a trajectory starts, and never again."""
-
-    def _is_stale(self, start_version: int | None) -> bool:
-        return False
-
-    async def abort_stale(self, version: int) -> int:
-        return 0
-
-    def _evict(self, version: int) -> int:
-        return 0
-
-
-class ForgetsStaleTasks(RolloutScheduler):
-    """What is dropped as stale never comes back."""
-
-    def __init__(self, *, tasks: TaskQueue, **parts: Any) -> None:
-        class Forgets(TaskQueue):
-            def requeue(self, entry: QueuedTask, *, failed: bool = False) -> None:
-                return
-
-        super().__init__(tasks=Forgets(tasks._sources, tasks._weights, tasks._events), **parts)
-
-
-class LeavesTwice(RolloutScheduler):
-    """Counts a condemned group's trajectories at once, and each again when it has ended."""
-
-    def _settle(self, group: LiveGroup) -> None:
-        if group.doom is not None:
-            for trajectory in group.done.values():
-                self._leave(trajectory, group.doom)
-        super()._settle(group)
-
-
-class CountsTwice(Ledger):
-    """Believes every leaving."""
-
-    def leave(self, trajectory: TrajectoryId, disposition: Disposition, **details: Any) -> bool:
-        if trajectory not in self._open:
-            self._open[trajectory] = None
-        return super().leave(trajectory, disposition, **details)
-
-
-class LosesTheFailed(GroupRunner):
-    """What ends without a score is not written down."""
-
-    def _leave(self, trajectory: Any, disposition: Disposition, reason: str) -> None:
-        if disposition is not Disposition.FAILED:
-            super()._leave(trajectory, disposition, reason)
-
-
-class NoDeadline(EnvManager):
-    """Waits for an environment as long as it takes."""
-
-    def __init__(self, *, settings: Any, **parts: Any) -> None:
-        for_ever = replace(settings, episode_s=1e9, env_step_s=1e9)
-        super().__init__(settings=for_ever, **parts)
-
-
-class KeepsEnvironments(EnvManager):
-    """Lets an environment go only when all went well."""
-
-    async def _play(self, *args: Any) -> Any:
-        environments = self._environments
-        real_open = environments.open
-
-        class Kept:
-            async def open(self, trajectory: TrajectoryId) -> Any:
-                environment = await real_open(trajectory)
-                environment.kill = lambda: None
-                return environment
-
-        self._environments = Kept()  # pyright: ignore[reportAttributeAccessIssue]
-        try:
-            return await super()._play(*args)
-        finally:
-            self._environments = environments
 
 
 def judge(job: JobConfig, script: Script, parts: ControlParts) -> list[str]:

@@ -28,10 +28,10 @@ from rollart.core.events import (
 )
 from rollart.core.ports import Reward, TaskSource
 from rollart.core.types import Disposition, Group, Trajectory, Verdict
+from rollart.runtimes.sim.chaos.evidence import group_of
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
 from rollart.testing.parts import CountedTasks, ScriptedLauncher, ScriptedReward
 from rollart.testing.promises import broken_promises
-from rollart.testing.scheduling_promises import group_of
 from rollart.testing.script import Script
 
 FINITE = Script(turns=(1, 3), step_s=(0.1, 0.3))

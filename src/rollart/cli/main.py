@@ -67,6 +67,8 @@ def _dispatch(chosen: argparse.Namespace, jobs: Jobs | None) -> int:
         from rollart.cli.compare import compare
 
         return compare(chosen.runs, as_json=chosen.json)
+    if chosen.command == "chaos":
+        return _chaos(chosen)
     return _replay(chosen.run)
 
 
@@ -116,6 +118,18 @@ def _replay(run: Path) -> int:
     return code
 
 
+def _chaos(chosen: argparse.Namespace) -> int:
+    from rollart.cli.chaos import again, hunt
+    from rollart.core.errors import RollartError
+
+    try:
+        if chosen.seed is not None:
+            return again(chosen.seed, plant=chosen.plant)
+        return hunt(range(chosen.first, chosen.first + chosen.seeds), plant=chosen.plant)
+    except RollartError as error:
+        return fail(BAD_INPUT, str(error))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = _Parser(
@@ -129,6 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_job_commands(commands)
     _add_run_commands(commands)
+    _add_chaos(commands)
     return parser
 
 
@@ -244,6 +259,25 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "runs", type=Path, nargs="+", metavar="RUN", help="the directories of two runs or more"
     )
     compare.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    chaos = _command(
+        commands,
+        "chaos",
+        "hunt for broken promises with faults drawn by seed",
+        "Small runs of the real control plane under virtual time. Each seed draws a job and its\n"
+        "faults. A seed that breaks a promise is printed with the few faults that it takes, and\n"
+        "the code is 1; with a planted bug the code is 1 if it was not found.",
+    )
+    chaos.add_argument(
+        "--seeds", type=_positive, default=200, metavar="N", help="how many seeds (200)"
+    )
+    chaos.add_argument(
+        "--first", type=_number, default=0, metavar="S", help="the first of them (0)"
+    )
+    chaos.add_argument("--seed", type=_number, metavar="S", help="play this one seed again")
+    chaos.add_argument("--plant", metavar="NAME", help="plant a known bug, to see it found")
 
 
 def _take_job(command: argparse.ArgumentParser) -> None:

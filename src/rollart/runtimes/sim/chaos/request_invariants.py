@@ -1,27 +1,26 @@
-"""Promises about requests, checked from what scripted engines were sent and what they sampled."""
+"""Promises about requests, checked from what engines were sent and what they sampled."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
 
 from rollart.core.events import Committed, EngineAcknowledged
-from rollart.testing.engine import Dispatch
-from rollart.testing.harness import ScriptedRun
+from rollart.runtimes.sim.chaos.evidence import Dispatched, Evidence, turn_of
 
 
-def engines_serve_the_committed_version(run: ScriptedRun) -> Iterator[str]:
+def engines_serve_the_committed_version(run: Evidence) -> Iterator[str]:
     """Promise 4: an engine gets requests only under a version that it has acknowledged.
 
     That is the committed one; a newer one only where an update was broken off before its commit.
     """
     committed = _Steps()
     acknowledged = dict[str, _Steps]()
-    for time, event in run.events.events:
+    for time, event in run.events:
         if isinstance(event, Committed):
             committed.add(time, event.version)
         elif isinstance(event, EngineAcknowledged):
             acknowledged.setdefault(event.engine, _Steps()).add(time, event.version)
-    for engine in run.launcher.engines:
-        for dispatch in engine.log.dispatches:
+    for engine in run.engines:
+        for dispatch in engine.dispatches:
             least = committed.at(dispatch.at)
             said = acknowledged.get(engine.id, _Steps()).at(dispatch.at)
             if not least <= dispatch.version == said:
@@ -48,9 +47,9 @@ class _Steps:
         return self._values[index - 1] if index else -1
 
 
-def continuations_lose_nothing(run: ScriptedRun) -> Iterator[str]:
+def continuations_lose_nothing(run: Evidence) -> Iterator[str]:
     """Promise 5: a request that moves keeps its tokens, and its budget shrinks by them."""
-    for turn, dispatches in _by_turn(run).items():
+    for turn, dispatches in by_turn(run).items():
         first, sampled = dispatches[0].request, len(dispatches[0].sampled)
         for dispatch in dispatches[1:]:
             request = dispatch.request
@@ -61,30 +60,25 @@ def continuations_lose_nothing(run: ScriptedRun) -> Iterator[str]:
             sampled += len(dispatch.sampled)
 
 
-def tokens_keep_their_version(run: ScriptedRun) -> Iterator[str]:
+def tokens_keep_their_version(run: Evidence) -> Iterator[str]:
     """Promise 5: each trained token has the version that sampled it, as its engine tells."""
-    by_turn = _by_turn(run)
-    trained = [
-        t
-        for trainer in run.launcher.trainers
-        for _, batch in trainer.batches
-        for t in batch.trajectories
-    ]
-    for trajectory in trained:
-        pieces = [p for s in trajectory.segments for p in s.pieces if p.sampled]
-        for turn, piece in enumerate(pieces):
-            name = f"{trajectory.id.session}/t{turn}"
-            sampled = [v for d in by_turn.get(name, []) for v in d.sampled.expand()]
-            if piece.versions.expand() != sampled:
-                yield f"versions: {name} has {piece.versions}, its engines sampled by {sampled}"
+    dispatched = by_turn(run)
+    for _, batch in run.batches:
+        for trajectory in batch.trajectories:
+            pieces = [p for s in trajectory.segments for p in s.pieces if p.sampled]
+            for turn, piece in enumerate(pieces):
+                name = f"{trajectory.id.session}/t{turn}"
+                sampled = [v for d in dispatched.get(name, []) for v in d.sampled.expand()]
+                if piece.versions.expand() != sampled:
+                    yield f"versions: {name} has {piece.versions}, its engines sampled by {sampled}"
 
 
-def _by_turn(run: ScriptedRun) -> dict[str, list[Dispatch]]:
+def by_turn(run: Evidence) -> dict[str, list[Dispatched]]:
     """The dispatches of each turn, in order."""
-    turns = dict[str, list[Dispatch]]()
-    for engine in run.launcher.engines:
-        for dispatch in engine.log.dispatches:
-            turns.setdefault(dispatch.request.id.rpartition("#")[0], []).append(dispatch)
+    turns = dict[str, list[Dispatched]]()
+    for engine in run.engines:
+        for dispatch in engine.dispatches:
+            turns.setdefault(turn_of(dispatch.request.id), []).append(dispatch)
     for dispatches in turns.values():
         dispatches.sort(key=lambda dispatch: int(dispatch.request.id.rpartition("#")[2]))
     return turns

@@ -1,0 +1,86 @@
+"""`rollart chaos`: many small runs under drawn faults, and what breaks a promise."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rollart.cli.common import FAILED, OK
+
+if TYPE_CHECKING:
+    from rollart.chaos import Coverage, Failure
+
+TELL_EVERY = 50
+"""Seeds between two words of progress on a terminal."""
+
+SHOWN = 8
+"""Broken promises of one run that are printed."""
+
+
+def hunt(seeds: Iterable[int], *, plant: str | None) -> int:
+    """Hunt over seeds. 0 when every promise held; with a planted bug, when it was found.
+
+    Raises:
+        ConfigError: no such bug is known.
+    """
+    from rollart.chaos import hunt_seeds
+
+    found = hunt_seeds(_counted(seeds), plant=plant, most=1 if plant else 10)
+    for failure in found.failures:
+        print(f"{_told(failure, plant)}\n")
+    print(found.coverage)
+    print(_summary(found.coverage))
+    print(
+        f"{found.seeds} runs, {found.early} ended early by a fault, "
+        f"{len(found.failures)} broke a promise"
+    )
+    return OK if bool(found.failures) == bool(plant) else FAILED
+
+
+def again(seed: int, *, plant: str | None) -> int:
+    """Play one seed, and say what befell it. 0 when every promise held.
+
+    Raises:
+        ConfigError: no such bug is known.
+    """
+    from rollart.chaos import play_again
+
+    run, failure = play_again(seed, plant=plant)
+    for placed in run.placed:
+        when = "never came" if placed.at is None else f"came at {placed.at:.2f} s"
+        print(f"{placed.fault}: {when}, met {placed.felt} times")
+    print(f"the run ended: {run.end}")
+    print(f"{len(run.events)} events, digest {run.digest}")
+    print(_told(failure, plant) if failure is not None else "every promise held")
+    return OK if failure is None else FAILED
+
+
+def _told(failure: "Failure", plant: str | None) -> str:
+    """What broke, and the command that shows it again."""
+    planted = f" --plant {plant}" if plant else ""
+    hidden = len(failure.run.broken) - SHOWN
+    return "\n".join(
+        [
+            f"seed {failure.seed} breaks promises (the run ended: {failure.run.end})",
+            *(f"  {sentence}" for sentence in failure.run.broken[:SHOWN]),
+            *([f"  and {hidden} more"] if hidden > 0 else []),
+            "faults that it takes:" if failure.needed else "it takes no fault",
+            *(f"  {fault}" for fault in failure.needed),
+            f"again: rollart chaos --seed {failure.seed}{planted}",
+        ]
+    )
+
+
+def _summary(coverage: "Coverage") -> str:
+    never = ", ".join(f"{kind} at {step}" for kind, step in coverage.empty)
+    return (
+        f"{'never felt: ' + never if never else 'every fault was felt at every step'}; besides, "
+        f"{coverage.unfelt} faults came when nothing met them, {coverage.missed} came too late"
+    )
+
+
+def _counted(seeds: Iterable[int]) -> Iterator[int]:
+    """The seeds, with a word of progress on a terminal."""
+    for number, seed in enumerate(seeds):
+        if number and number % TELL_EVERY == 0 and sys.stderr.isatty():
+            print(f"{number} runs", file=sys.stderr)
+        yield seed
