@@ -22,7 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 # Trains the agent, then prints the result table; the run directory it names holds everything.
 demo: venv
-	$(BIN)/rollart train examples/three_domains/frozen_lake.toml --set run.name=$(RUN_NAME)
+	$(BIN)/rollart train examples/three_domains/job.toml --set run.name=$(RUN_NAME)
 
 test: check fast real
 
