@@ -69,6 +69,8 @@ def _dispatch(chosen: argparse.Namespace, jobs: Jobs | None) -> int:
         return compare(chosen.runs, as_json=chosen.json)
     if chosen.command == "chaos":
         return _chaos(chosen)
+    if chosen.command == "paper":
+        return _paper(chosen)
     return _replay(chosen.run)
 
 
@@ -118,6 +120,12 @@ def _replay(run: Path) -> int:
     return code
 
 
+def _paper(chosen: argparse.Namespace) -> int:
+    from rollart.cli.paper import paper
+
+    return paper(chosen.rows, quick=chosen.quick, as_json=chosen.json, out=chosen.out)
+
+
 def _chaos(chosen: argparse.Namespace) -> int:
     from rollart.cli.chaos import again, hunt
     from rollart.core.errors import RollartError
@@ -144,6 +152,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_job_commands(commands)
     _add_run_commands(commands)
     _add_chaos(commands)
+    _add_paper(commands)
     return parser
 
 
@@ -278,6 +287,28 @@ def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     chaos.add_argument("--seed", type=_number, metavar="S", help="play this one seed again")
     chaos.add_argument("--plant", metavar="NAME", help="plant a known bug, to see it found")
+
+
+def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    paper = _command(
+        commands,
+        "paper",
+        "run the RollArt paper's evaluation on modelled hardware",
+        "Prints every row beside the paper's, hit or miss. All of it takes up to an hour on two\n"
+        "cores.",
+    )
+    paper.add_argument(
+        "--quick",
+        action="store_true",
+        help="smaller clusters, fewer models, steps and seeds: at most five minutes",
+    )
+    paper.add_argument(
+        "--rows", nargs="+", default=[], metavar="ID", help="only these, with their controls"
+    )
+    paper.add_argument("--json", action="store_true", help="print one JSON object a row")
+    paper.add_argument(
+        "--out", type=Path, metavar="FILE.md", help="also write a page with pictures"
+    )
 
 
 def _take_job(command: argparse.ArgumentParser) -> None:

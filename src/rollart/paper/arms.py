@@ -1,0 +1,234 @@
+"""An arm: a job and a world, as the paper describes its cluster, its baselines and its workload.
+
+Invariant: an arm's name says all that distinguishes it, so that rows share the runs of equal arms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollart.core.config import JobConfig
+from rollart.core.jobfile import Table, parse_job
+from rollart.paper.parameters import (
+    CONTEXT,
+    GROUP,
+    JUDGE_KEEP_S,
+    JUDGE_S,
+    ON_COMPUTE,
+    TENSOR_PARALLEL,
+)
+from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.worldfile import parse_world, presets
+
+H800, H20 = "H800", "H20"
+MATH = "GEM-math"
+LONGEST_ANSWER = 16384
+DOMAINS = ("WebShop", "FrozenLake", MATH, "GEM-game")
+"""Those of every model; SWE-bench comes with the 32B only."""
+
+ASYNC = {"mode": "async"}
+"""Weights as RollArt moves them: pushed over the slow link, pulled in the background."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One run. Its first `skip` steps are not counted.
+
+    `task_sigma` is the spread of a factor on step times that trajectories of one task share.
+    """
+
+    name: str
+    job: JobConfig
+    world: World
+    skip: int = 0
+    task_sigma: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Who has which GPUs.
+
+    Attributes:
+        model: trained, by its name in the catalogue.
+        engines: GPUs that generate, by class of `rollout.engines`.
+        hardware: the GPU of a class whose name is none.
+        groups: prefill/decode groups instead of engines: by class, its section of the world file.
+        trainer: GPUs that train.
+        training: more keys of the trainer's section.
+        judge: GPUs kept for the judge; 0 for a serverless one.
+        weights: section of the world file.
+    """
+
+    model: str
+    engines: Mapping[str, int]
+    hardware: Mapping[str, str] = field(default_factory=dict[str, str])
+    groups: Mapping[str, Table] = field(default_factory=dict[str, Table])
+    trainer: int
+    training: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    judge: int = 0
+    weights: Mapping[str, Any] = field(default_factory=lambda: ASYNC)
+
+    @property
+    def tp(self) -> int:
+        return TENSOR_PARALLEL[self.model]
+
+
+def arm(
+    name: str,
+    cluster: Cluster,
+    *,
+    domains: Sequence[str] | Mapping[str, Table],
+    groups: int,
+    steps: int,
+    protocol: str,
+    alpha: int = 1,
+    group_size: int = GROUP,
+    affinity: bool = False,
+    spares: tuple[int, int] = (0, 0),
+    skip: int = 0,
+    task_sigma: float = 0.0,
+) -> Arm:
+    """An arm.
+
+    Args:
+        domains: presets by name; or, by tag, keys instead of those of the preset of that name.
+        groups: in a batch.
+        affinity: whether domains go to the class of GPUs that suits them.
+        spares: spare members a group, and spare groups a batch.
+    """
+    given = domains if isinstance(domains, Mapping) else {tag: {} for tag in domains}
+    job: Table = {
+        "schema": 1,
+        "run": {"name": "paper", "steps": steps},
+        "model": {"path": cluster.model, "context": CONTEXT},
+        "rollout": {
+            "batch_groups": groups,
+            "group_size": group_size,
+            "engines": _engine_counts(cluster),
+            "affinity": _affinity(given) if affinity else {},
+            "slots": 256,
+            "step_tokens": 8192,
+        },
+        "protocol": {"name": protocol, "alpha": alpha},
+        "redundancy": {"members": spares[0], "groups": spares[1]},
+        "train": {
+            "correction": "behaviour",
+            "drop_zero_variance": False,
+            "microbatch_tokens": CONTEXT,
+        },
+        "domains": [_domain(tag) for tag in given],
+        "timeouts": _TIMEOUTS,
+    }
+    return Arm(
+        name=name,
+        job=parse_job(job),
+        world=_world(cluster, given),
+        skip=skip,
+        task_sigma=task_sigma,
+    )
+
+
+_TIMEOUTS: Table = {
+    "env_reset_s": 600.0,
+    "env_step_s": 600.0,
+    "reward_s": 600.0,
+    "episode_s": 36000.0,
+    "engine_s": 120.0,
+    "weights_s": 1200.0,
+    "train_s": 7200.0,
+    "stall_s": 36000.0,
+}
+"""Far above anything that happens: no deadline decides a row. Seconds."""
+
+
+def _engine_counts(cluster: Cluster) -> Table:
+    counts = {name: gpus // cluster.tp for name, gpus in cluster.engines.items()}
+    return {**counts, **dict.fromkeys(cluster.groups, 1)}
+
+
+def _affinity(tags: Mapping[str, Table]) -> Table:
+    compute = {tag: H800 for tag in tags if tag in ON_COMPUTE}
+    return {**compute, "default": H20}
+
+
+def _domain(tag: str) -> Table:
+    return {
+        "tag": tag,
+        "environment": "paper:Modelled",
+        "max_turns": 1000,  # the workload ends episodes, not the job
+        "max_tokens": LONGEST_ANSWER,
+    }
+
+
+def _world(cluster: Cluster, domains: Mapping[str, Table]) -> World:
+    pools: dict[str, int] = {H800: cluster.trainer + cluster.judge}
+    engines: Table = {}
+    for name, gpus in cluster.engines.items():
+        hardware = cluster.hardware.get(name, name)
+        engines[name] = {"hardware": hardware, "gpus": cluster.tp}
+        pools[hardware] = pools.get(hardware, 0) + gpus
+    for name, section in cluster.groups.items():
+        engines[name] = section
+        for side in (section["prefill"], section["decode"]):
+            hardware = side["hardware"]
+            pools[hardware] = pools.get(hardware, 0) + side["gpus"] * side["count"]
+    return parse_world(
+        {
+            "schema": 1,
+            "model": {"name": cluster.model},
+            "pools": pools,
+            "trainer": {"hardware": H800, "gpus": cluster.trainer, **cluster.training},
+            "engines": engines,
+            "weights": dict(cluster.weights),
+            "domains": {tag: _workload(tag, keys) for tag, keys in domains.items()},
+            "rewards": {MATH: _judge(cluster.judge)} if MATH in domains else {},
+        }
+    )
+
+
+def _workload(tag: str, keys: Table) -> Table:
+    return {"preset": tag, **keys} if tag in presets() else keys
+
+
+def _judge(gpus: int) -> Table:
+    if gpus:
+        return {"seconds": JUDGE_S, "dedicated": {"hardware": H800, "gpus": gpus}}
+    return {"seconds": JUDGE_S, "serverless": {"hardware": H800, "keep_s": JUDGE_KEEP_S}}
+
+
+NO_TRAINING = {"fixed_s": 0.0, "mfu": 1.0, "logprob_passes": 0, "recompute": False}
+"""A trainer that takes next to no time."""
+
+
+def rollout_only(
+    name: str,
+    engines: Mapping[str, int],
+    *,
+    domains: Sequence[str] | Mapping[str, Table],
+    batch: int,
+    rollouts: int,
+    protocol: str = "sync_plus",
+    model: str = "Qwen3-8B",
+    group_size: int = GROUP,
+    spares: tuple[int, int] = (0, 0),
+    task_sigma: float = 0.0,
+) -> Arm:
+    """An arm of which only rollouts count: each begins on idle engines, with nothing beside it."""
+    cluster = Cluster(
+        model=model,
+        engines=engines,
+        trainer=64,
+        training=NO_TRAINING,
+        weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
+    )
+    return arm(
+        name,
+        cluster,
+        domains=domains,
+        groups=batch // group_size,
+        group_size=group_size,
+        steps=rollouts,
+        protocol=protocol,
+        spares=spares,
+        task_sigma=task_sigma,
+    )

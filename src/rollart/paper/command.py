@@ -1,0 +1,76 @@
+"""One evaluation from its rows' names to its text, and the page where one is wanted."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollart.paper.effort import FULL, QUICK, Effort
+from rollart.paper.evaluation import all_rows, chosen_rows
+from rollart.paper.parameters import frozen
+from rollart.paper.run import Told, run_rows
+from rollart.paper.table import json_lines, text_table
+
+PROCESSES = 2
+
+
+def evaluate(
+    wanted: Sequence[str], *, quick: bool, as_json: bool, out: Path | None, tell: Told
+) -> str:
+    """Run rows and return what to print.
+
+    Args:
+        wanted: rows by id; all if there are none.
+        out: where to write the page, if anywhere.
+
+    Raises:
+        ConfigError: a row is not known.
+        RollartError: a simulated run did not reach its end.
+    """
+    effort = QUICK if quick else FULL
+    rows = chosen_rows(effort, wanted)
+    chosen = {row.id for row in rows}
+    not_run = [row for row in all_rows(effort) if row.id not in chosen]
+    processes = min(PROCESSES, os.cpu_count() or 1)
+    began = time.monotonic()
+    results = run_rows(rows, processes=processes, tell=tell)
+    seconds = time.monotonic() - began
+    if out is not None:
+        from rollart.paper.doc import Circumstances, write_page
+
+        flags = [
+            *(["--quick"] if quick else []),
+            *(f"--rows {' '.join(wanted)}" for _ in wanted[:1]),
+        ]
+        write_page(
+            out,
+            results,
+            not_run=not_run,
+            frozen=frozen(),
+            circumstances=Circumstances(
+                command=" ".join(["rollart paper", *flags]),
+                effort=said(effort),
+                seconds=seconds,
+                processes=processes,
+            ),
+        )
+    if as_json:
+        return json_lines(results)
+    hits = sum(result.ok for result in results)
+    return "\n".join(
+        [
+            text_table(results, not_run if wanted else []),
+            f"{hits} of {len(results)} within their bands; {said(effort)} effort; "
+            f"{seconds:.0f} s on {processes} processes",
+        ]
+    )
+
+
+def said(effort: Effort) -> str:
+    """What an effort leaves out, in words."""
+    if not effort.is_quick:
+        return "full"
+    return (
+        f"quick (end-to-end rows on a half or a quarter of GPUs and batch, models "
+        f"{' and '.join(effort.models)}, {effort.counted} steps, {effort.seeds} seed)"
+    )

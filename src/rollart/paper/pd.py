@@ -1,0 +1,119 @@
+"""Prefill and decode on GPUs of their own, against the same GPUs that do both."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from rollart.core.jobfile import Table
+from rollart.paper.arms import H20, H800, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.effort import Effort
+from rollart.paper.parameters import GROUP, TENSOR_PARALLEL
+from rollart.paper.rows import Kind, Part, Row, Seen
+
+SHAPES = ((1, 3), (2, 2), (3, 1))
+"""Nodes that prefill and nodes that decode."""
+NODE = 8
+BATCH = 128
+DOMAIN = "SWE-bench"
+LINK = "infiniband-400"
+DENSE, EXPERTS = "Qwen3-32B", "Qwen3-30B-A3B"
+
+
+def end_rows(effort: Effort) -> list[Row]:
+    """A dense model and one with experts, on four nodes."""
+    return [
+        _row("e-pd-dense", DENSE, "1.03-1.05", 1.0, 1.1, effort),
+        _row("e-pd-moe", EXPERTS, "1.11-1.21", 1.05, 1.3, effort),
+    ]
+
+
+def _row(  # noqa: PLR0917
+    row: str, model: str, paper: str, low: float, high: float, effort: Effort
+) -> Row:
+    judged = SHAPES[:2]
+    return Row(
+        id=row,
+        kind=Kind.END_TO_END,
+        what=f"PD over co-located: rollout speed, SWE-bench, batch 128, {model}",
+        paper=f"{paper} (1P3D, 2P2D)",
+        band=f"{low:g}-{high:g}, 3P1D worst",
+        parts=(
+            *(Part(label=_label(shape), paper=paper, low=low, high=high) for shape in judged),
+            Part(label="3P1D", paper="worst"),
+            Part(label="best shape over 3P1D", paper="3P1D worst", low=1.0),
+        ),
+        arms=tuple(
+            made(model, shape, effort) for shape in SHAPES for made in (_divided, _together)
+        ),
+        value=partial(_gains, model),
+        seeds=effort.seeds,
+        assumed=(
+            "prefill nodes of 8 H800 and decode nodes of 8 H20; co-located means the same GPUs; "
+            "KV goes over InfiniBand; nothing is trained beside it"
+        ),
+    )
+
+
+def _label(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}P{shape[1]}D"
+
+
+def _name(model: str, shape: tuple[int, int], divided: bool) -> str:
+    return f"pd {model} {_label(shape)} {'divided' if divided else 'together'}"
+
+
+def _divided(model: str, shape: tuple[int, int], effort: Effort) -> Arm:
+    tp = TENSOR_PARALLEL[model]
+    sides = zip(("prefill", "decode"), (H800, H20), shape, strict=True)
+    section: Table = {
+        side: {"hardware": hardware, "gpus": tp, "count": nodes * NODE // tp}
+        for side, hardware, nodes in sides
+    }
+    return _arm(
+        _name(model, shape, True),
+        Cluster(
+            model=model,
+            engines={},
+            groups={"group": {**section, "link": LINK}},
+            trainer=64,
+            training=NO_TRAINING,
+            weights=_AT_ONCE,
+        ),
+        effort,
+    )
+
+
+def _together(model: str, shape: tuple[int, int], effort: Effort) -> Arm:
+    return _arm(
+        _name(model, shape, False),
+        Cluster(
+            model=model,
+            engines={H800: shape[0] * NODE, H20: shape[1] * NODE},
+            trainer=64,
+            training=NO_TRAINING,
+            weights=_AT_ONCE,
+        ),
+        effort,
+    )
+
+
+_AT_ONCE = {"mode": "blocking", "push": "nvlink", "pull": "nvlink"}
+
+
+def _arm(name: str, cluster: Cluster, effort: Effort) -> Arm:
+    return arm(
+        name,
+        cluster,
+        domains=(DOMAIN,),
+        groups=BATCH // GROUP,
+        steps=effort.rollouts,
+        protocol="sync_plus",
+    )
+
+
+def _gains(model: str, seen: Seen) -> Sequence[float]:
+    speeds = [1 / seen[_name(model, shape, True)].rollout_s for shape in SHAPES]
+    gains = [
+        seen[_name(model, shape, False)].rollout_s * speed
+        for shape, speed in zip(SHAPES, speeds, strict=True)
+    ]
+    return [*gains, max(speeds) / speeds[2]]

@@ -1,0 +1,134 @@
+"""Protocols side by side: the paper's baselines and RollArt, and no training to overlap with."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from rollart.paper.arms import ASYNC, DOMAINS, H20, H800, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.effort import Effort
+from rollart.paper.parameters import JUDGE_GPUS, ONE_CLUSTER
+from rollart.paper.rows import Kind, Part, Row, Seen, within
+
+BASELINES = ("sync", "sync_plus", "one_off", "areal")
+ROLLART = "rollart"
+GPUS, TRAINER = 128, 32
+WITH_SWE = "Qwen3-32B"
+IN_ONE_CLUSTER = {"mode": "blocking", "push": ONE_CLUSTER, "pull": ONE_CLUSTER}
+PAPER_32B = {"sync_plus": 2.05, "one_off": 1.35, "areal": 1.31}
+
+ASSUMED = (
+    "baselines: 32 of 128 H800 train, weights move within one cluster and stop the rollout, Sync "
+    f"keeps {JUDGE_GPUS} GPUs for the judge; RollArt: 32 H800 train, 64 H800 and 32 H20 roll out, "
+    "weights asynchronous over the slow link; the judge is serverless but for Sync"
+)
+
+
+def domains_of(model: str) -> tuple[str, ...]:
+    """SWE-bench is for the 32B only."""
+    return ("SWE-bench", *DOMAINS) if model == WITH_SWE else DOMAINS
+
+
+def end_rows(effort: Effort) -> list[Row]:
+    """Throughput ratios from Sync to RollArt, by model, and step times of the 32B."""
+    steps = [
+        ("e-sync-plus", "sync_plus", "sync", "1.40-2.40", 1.3, 2.5),
+        ("e-one-off", "one_off", "sync_plus", "1.31-1.47", 1.25, 1.6),
+        ("e-areal", "areal", "one_off", "1.03-1.06", 1.0, 1.1),
+        ("e-rollart-areal", ROLLART, "areal", "1.22-1.36", 1.1, 1.45),
+        ("e-rollart-sync", ROLLART, "sync", "2.65-4.58", 2.3, 5.0),
+    ]
+    return [
+        *(_ratio_row(effort, *step) for step in steps),
+        _step_times(effort),
+        _no_training(effort),
+    ]
+
+
+def _ratio_row(  # noqa: PLR0917
+    effort: Effort, row: str, over: str, under: str, paper: str, low: float, high: float
+) -> Row:
+    models = effort.models
+    return Row(
+        id=row,
+        kind=Kind.END_TO_END,
+        what=f"throughput, {over} over {under}",
+        paper=paper,
+        band=f"{low:g}-{high:g}",
+        parts=tuple(Part(label=model, paper=paper, low=low, high=high) for model in models),
+        arms=tuple(protocol_arm(each, model, effort) for model in models for each in (over, under)),
+        value=partial(_ratios, over, under, models),
+        seeds=effort.seeds,
+        assumed=ASSUMED,
+    )
+
+
+def _ratios(over: str, under: str, models: Sequence[str], seen: Seen) -> Sequence[float]:
+    return [
+        seen[_name(over, model)].throughput / seen[_name(under, model)].throughput
+        for model in models
+    ]
+
+
+def _step_times(effort: Effort) -> Row:
+    names = (ROLLART, *PAPER_32B)
+    return Row(
+        id="e-32b-step",
+        kind=Kind.END_TO_END,
+        what="32B step time: Sync+, One-off and AReaL over RollArt",
+        paper="2.05/1.35/1.31",
+        band="15 % each",
+        parts=tuple(within(name, paper, 0.15) for name, paper in PAPER_32B.items()),
+        arms=tuple(protocol_arm(name, WITH_SWE, effort) for name in names),
+        value=lambda seen: [
+            seen[_name(name, WITH_SWE)].step_s / seen[_name(ROLLART, WITH_SWE)].step_s
+            for name in PAPER_32B
+        ],
+        seeds=effort.seeds,
+        assumed=ASSUMED,
+    )
+
+
+def _no_training(effort: Effort) -> Row:
+    model = effort.models[0]
+    arms = [protocol_arm(name, model, effort, trains=False) for name in ("one_off", "sync_plus")]
+    return Row(
+        id="control-no-training",
+        of="e-one-off",
+        kind=Kind.CONTROL,
+        what="next to no training time: One-off over Sync+",
+        paper="little gain",
+        band="at most 1.08",
+        parts=(Part(label=model, paper="little gain", low=0.0, high=1.08),),
+        arms=tuple(arms),
+        value=lambda seen: [seen[arms[0].name].throughput / seen[arms[1].name].throughput],
+        seeds=effort.seeds,
+    )
+
+
+def _name(protocol: str, model: str, trains: bool = True) -> str:
+    return f"{protocol} {model}" + ("" if trains else " without training")
+
+
+def protocol_arm(protocol: str, model: str, effort: Effort, *, trains: bool = True) -> Arm:
+    """A protocol on the GPUs that the paper gave it."""
+    scale = min(effort.scale, 2)  # what Sync leaves beside the judge can be cut no smaller
+    mixed = protocol == ROLLART
+    judge = JUDGE_GPUS if protocol == "sync" else 0
+    engines = {H800: 64, H20: 32} if mixed else {H800: GPUS - TRAINER - judge}
+    cluster = Cluster(
+        model=model,
+        engines={hardware: gpus // scale for hardware, gpus in engines.items()},
+        trainer=TRAINER // scale,
+        training={} if trains else NO_TRAINING,
+        judge=judge // scale,
+        weights=ASYNC if mixed else IN_ONE_CLUSTER,
+    )
+    return arm(
+        _name(protocol, model, trains),
+        cluster,
+        domains=domains_of(model),
+        groups=effort.groups * effort.scale // scale,
+        steps=effort.steps,
+        skip=effort.warm,
+        protocol=protocol,
+        affinity=mixed,
+    )

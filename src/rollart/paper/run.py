@@ -1,0 +1,99 @@
+"""Arms over seeds, on several processes.
+
+Invariant: what an arm gives with a seed depends on nothing else, so runs may go in any order and on
+any process. Equal arms of several rows run once.
+"""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+
+from rollart.core.errors import RollartError
+from rollart.paper.arms import Arm
+from rollart.paper.measure import Measured, Watch
+from rollart.paper.rows import Row, RowResult, judged
+from rollart.paper.spread import spread_tasks
+from rollart.runtimes.sim.run import simulate
+
+MOST_VIRTUAL_S = 1e7
+COLLECTOR = (50_000, 20, 50)
+"""Thresholds of the cycle collector: ten thousand live trajectories make full passes expensive."""
+
+Told = Callable[[str], None]
+
+
+def run_arm(arm: Arm, seed: int) -> Measured:
+    """Simulate one arm.
+
+    Raises:
+        RollartError: the run did not reach its end.
+    """
+    watch = Watch()
+    tags = tuple(domain.tag for domain in arm.job.domains)
+    around = partial(spread_tasks, tags=tags, sigma=arm.task_sigma, seed=seed)
+    result = simulate(
+        arm.job,
+        arm.world,
+        seed=seed,
+        events=watch,
+        max_virtual_time=MOST_VIRTUAL_S,
+        around=around,
+    )
+    if not result.ok or result.steps < arm.job.run.steps:
+        raise RollartError(f"arm {arm.name}, seed {seed}: {result.reason}")
+    return watch.measured(skip=arm.skip)
+
+
+def run_rows(rows: Sequence[Row], *, processes: int, tell: Told) -> list[RowResult]:
+    """Run all arms and judge the rows.
+
+    Args:
+        tell: told of each run's end.
+
+    Raises:
+        RollartError: a run did not reach its end.
+        ValueError: two different arms have one name.
+    """
+    wanted = _wanted(rows)
+    found: dict[tuple[str, int], Measured] = {}
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_prepare
+    ) as pool:
+        running = {
+            pool.submit(run_arm, arm, seed): (arm.name, seed)
+            for arm, seeds in wanted.values()
+            for seed in range(seeds)
+        }
+        try:
+            for done in as_completed(running):
+                found[running[done]] = done.result()
+                name, seed = running[done]
+                tell(f"{len(found)}/{len(running)} {name}, seed {seed}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [
+        judged(
+            row,
+            {arm.name: [found[arm.name, seed] for seed in range(row.seeds)] for arm in row.arms},
+        )
+        for row in rows
+    ]
+
+
+def _prepare() -> None:
+    gc.set_threshold(*COLLECTOR)
+
+
+def _wanted(rows: Sequence[Row]) -> Mapping[str, tuple[Arm, int]]:
+    """Arms by name, with how many seeds the row that wants most wants."""
+    wanted: dict[str, tuple[Arm, int]] = {}
+    for row in rows:
+        for arm in row.arms:
+            known, seeds = wanted.get(arm.name, (arm, 0))
+            if known != arm:
+                raise ValueError(f"row {row.id}: another arm is called {arm.name!r}; rename one")
+            wanted[arm.name] = (arm, max(seeds, row.seeds))
+    return wanted
