@@ -437,10 +437,12 @@ def test_a_rewards_device_waits_for_something_to_score() -> None:
     scene.turn("x", 0.0, 4.0, until=6.0)
     scene.end(10.0, "x", reward_s=4.0)
     scene.busy(0.0, 4.0)
-    scene.busy(7.0, 10.0, "judge", "score")
+    scene.busy(7.0, 10.0, "judge", "reward")
     assert scene.shares("judge") == {
         "no_work": 0.4, "environment": 0.2, "reward": 0.1, "busy": 0.3,
     }  # fmt: skip
+    scene.busy(6.0, 9.0, "other", "reward")
+    assert scene.shares("other") == {"no_work": 0.5, "environment": 0.2, "busy": 0.3}
 
 
 def test_an_instance_has_its_account_over_the_time_for_which_it_was_there() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollart.observe.idle_books import Books
 from rollart.observe.idle_causes import CAUSES, CODE, RESERVED, Cause
-from rollart.observe.idle_log import Device, IdleLog
+from rollart.observe.idle_log import ENGINE, REWARD, TRAINER, Device, IdleLog
 from rollart.observe.intervals import Interval
 from rollart.observe.sweep import Floats
 
@@ -20,6 +20,7 @@ Busy = Mapping[tuple[str, str], Sequence[Interval]]
 
 ROUNDING = 1e-9
 """Differences of shares below it are those of floating-point sums."""
+_ORDER = {TRAINER: 0, ENGINE: 1, REWARD: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def _classes(devices: Sequence[DeviceAccount]) -> tuple[ClassAccount, ...]:
             shares=_mean(members, [dict(member.shares) for member in members]),
             wasted=_mean(members, [dict(member.wasted) for member in members]),
         )
-        for (hardware, role), members in groups.items()
+        for (hardware, role), members in sorted(groups.items(), key=lambda one: _ORDER[one[0][1]])
     )
 
 

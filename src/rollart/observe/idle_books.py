@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rollart.core.events import Phase
 from rollart.core.types import Disposition
 from rollart.observe.idle_causes import CAUSES, CODE, GENERATION, MOVING, OF_A_DOMAIN, Cause
-from rollart.observe.idle_log import ENGINE, TRAINER, Device, IdleLog
+from rollart.observe.idle_log import ENGINE, REWARD, TRAINER, Device, IdleLog
 from rollart.observe.intervals import Interval
 from rollart.observe.rollout_states import At
 from rollart.observe.sweep import Edges, Floats, Meter, Segments, sweep
@@ -31,6 +31,7 @@ class Books:
         self._works = works
         self._window = window
         self._meters: dict[tuple[str, ...], Meter] = {}
+        self._scoring: Meter | None = None
         self._edges = {device: _busy_edges(kinds) for device, kinds in works.items()}
         self._training = Edges(log.phases[Phase.TRAIN_STEP])
         self._served = _served(log)
@@ -200,24 +201,40 @@ class Books:
     # -- rewards -----------------------------------------------------------------------------------
 
     def _reward(self, device: Device, span: Interval) -> Floats:
-        counts = self._log.states.counts
+        if self._scoring is None:
+            self._scoring = self._scoring_meter()
         computing, moving = self._busy(device)
+        found = sweep(span, [[*computing, *moving]])
+        busy = found.counts[0] > 0
+        seconds = _seconds(found, _first(found, (busy, Cause.BUSY)))
+        return seconds + self._between(self._scoring, found, ~busy)
+
+    def _scoring_meter(self) -> Meter:
+        """For devices that score and have nothing to score: what they wait for."""
+        log, counts = self._log, self._log.states.counts.values()
+        scorers = [device.name for device in log.devices(self._works) if device.role == REWARD]
         found = sweep(
-            span,
+            self._window,
             [
-                [*computing, *moving],
-                [some[At.REWARD] for some in counts.values()],
-                [Edges(self._log.suspended)],
+                [self._edges[name][0] for name in scorers],
+                [some[At.REWARD] for some in counts],
+                [Edges(log.suspended)],
+                [some[At.ENVIRONMENT] for some in counts],
+                [some[at] for some in counts for at in (At.ENGINE, At.OTHERS)],
+                [Edges(log.phases[Phase.GET_BATCH])],
             ],
         )
-        busy, awaited, suspended = found.counts > 0
+        scored, awaited, suspended, environment, elsewhere, waiting = found.counts
         codes = _first(
-            found, (busy, Cause.BUSY), (awaited, Cause.REWARD), (suspended, Cause.WEIGHT_SYNC)
+            found,
+            ((awaited > 0) & (scored > 0), Cause.NO_WORK),
+            (awaited > 0, Cause.REWARD),
+            (suspended > 0, Cause.WEIGHT_SYNC),
+            ((environment > 0) & (environment >= elsewhere), Cause.ENVIRONMENT),
+            ((elsewhere > 0) | (waiting > 0), Cause.NO_WORK),
+            (elsewhere <= 0, Cause.ADMISSION),
         )
-        seconds = self._between(self._meter(tuple(counts)), found, codes < 0)
-        seconds[CODE[Cause.NO_WORK]] += seconds[CODE[Cause.STRAGGLER]]
-        seconds[CODE[Cause.STRAGGLER]] = 0.0
-        return seconds + _seconds(found, codes)
+        return Meter(found.bounds, codes, len(CAUSES))
 
     # -- waste -------------------------------------------------------------------------------------
 

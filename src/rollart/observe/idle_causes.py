@@ -52,10 +52,12 @@ A trainer (`WorkerBound`, or DeviceBusy `train`):
 A reward's device (any other that says when it is busy):
 
     busy            DeviceBusy
-    reward          trajectories wait for verdicts: cold start, queueing, another device's turn
+    no work         verdicts are awaited, and other devices are at them
+    reward          verdicts are awaited, and no device is at them: queues, cold starts
     weight sync     suspended
-    no work         most trajectories are being generated, so that there is nothing to score;
-                    otherwise as for an engine, over all domains
+    environment     at least as many trajectories are at their environments as are generated
+    no work         trajectories are generated, or get_batch waits: there is nothing to score
+    admission       otherwise: what there was is ready, and the trainer does not wait for it
 
 A device that is there for a part of the window only, as its `reserved` work tells (an instance of a
 serverless platform), has its account over that part.

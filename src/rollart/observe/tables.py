@@ -184,7 +184,7 @@ def _idle(idle: IdleAccount) -> "Table":
 
     many = len(idle.devices) > MOST_DEVICES
     columns: list[tuple[str, DeviceAccount | ClassAccount]] = (
-        [(f"{one.hardware} {one.role} x {one.devices}", one) for one in idle.classes]
+        [(f"{one.hardware} {one.role} x {one.slots:g}", one) for one in idle.classes]
         if many
         else [(one.device, one) for one in idle.devices]
     )
