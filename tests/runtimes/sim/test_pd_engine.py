@@ -1,6 +1,8 @@
 """A prefill/decode group is one engine; of its KV no more crosses the link than is lacking."""
 
 import asyncio
+import math
+import random
 
 import numpy as np
 import pytest
@@ -303,3 +305,51 @@ def test_its_devices_are_told_apart_by_phase() -> None:
 def test_a_group_without_both_kinds_is_refused() -> None:
     with pytest.raises(ValueError, match="needs both"):
         PrefillDecode(prefill=[], decode=[], link=SLOW, kv_bytes=1.0)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_comes_between_every_request_ends_whole_or_aborted(seed: int) -> None:
+    """Crowded workers, so that they preempt too; stops with new weights; aborts anywhere."""
+    rng = random.Random(seed)
+    link_ = rng.choice([SLOW, link("infiniband-400")])
+    group = clocks(prefill=rng.randint(1, 3), decode=rng.randint(1, 3), over=link_, capacity=3000)
+    asked: dict[str, Seq] = {}
+    aborted: set[str] = set()
+    ended: dict[str, float] = {}
+    at = 0.0
+    for step in range(120):
+        at += rng.expovariate(5.0)
+        ended |= run_until(group, at)
+        chance = rng.random()
+        if chance < 0.6:
+            one = seq(
+                f"r{step}",
+                session=f"s{rng.randrange(8)}",
+                prompt=rng.randint(1, 1000),
+                wanted=rng.randint(1, 300),
+            )
+            asked[one.name] = one
+            group.add(one, at)
+        elif chance < 0.75 and asked:
+            name = rng.choice(list(asked))
+            group.abort([name], at)
+            if name not in ended:
+                aborted.add(name)
+        elif chance < 0.85:
+            group.release(f"s{rng.randrange(8)}")
+        else:
+            still = group.stop(at)
+            ended |= run_until(group, still)
+            at = still + rng.uniform(0.0, 1.0)
+            ended |= run_until(group, at)
+            if rng.random() < 0.7:
+                group.renew(step, at, keep=rng.random() < 0.3)
+            group.start(at)
+    ended |= run_until(group, 1e6)
+    assert group.next_event_at == math.inf
+    assert ended.keys() | aborted == asked.keys()
+    assert not ended.keys() & aborted
+    assert all(asked[name].sampled == asked[name].wanted for name in ended)
+    assert sum(asked[name].prefilled + asked[name].cached for name in ended) >= sum(
+        asked[name].prompt for name in ended
+    )
