@@ -29,6 +29,9 @@ DOMAINS = ("WebShop", "FrozenLake", MATH, "GEM-game")
 ASYNC = {"mode": "async"}
 """Weights as RollArt moves them: pushed over the slow link, pulled in the background."""
 
+BLOCKING = {"mode": "blocking"}
+"""The same links, with the rollout stopped for both."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:

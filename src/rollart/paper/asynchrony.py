@@ -114,8 +114,8 @@ def end_rows(effort: Effort) -> list[Row]:
 
 
 def _by_alpha(alpha: int, effort: Effort) -> Arm:
-    """More batches may be under way, so it takes more steps until things are as they stay."""
-    warm = effort.warm + 4
+    """The batches begun at the start, all at once, are over before anything counts."""
+    warm = max(effort.warm, alpha + 1)
     return arm(
         f"alpha={alpha}",
         Cluster(

@@ -66,5 +66,5 @@ QUICK = Effort(
     warm=1,
     rollouts=1,
     models=("Qwen3-8B", "Qwen3-32B"),
-    alphas=(1, 2, 4, 6),
+    alphas=(1, 2, 4),
 )

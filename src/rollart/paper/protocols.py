@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from rollart.paper.arms import ASYNC, DOMAINS, H20, H800, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.arms import ASYNC, BLOCKING, DOMAINS, H20, H800, NO_TRAINING, Arm, Cluster, arm
 from rollart.paper.effort import Effort
 from rollart.paper.parameters import JUDGE_GPUS, ONE_CLUSTER
 from rollart.paper.rows import Kind, Part, Row, Seen, within
@@ -104,26 +104,38 @@ def _no_training(effort: Effort) -> Row:
     )
 
 
-def _name(protocol: str, model: str, trains: bool = True) -> str:
-    return f"{protocol} {model}" + ("" if trains else " without training")
+def _name(protocol: str, model: str, *more: str) -> str:
+    return " ".join((protocol, model, *more))
 
 
-def protocol_arm(protocol: str, model: str, effort: Effort, *, trains: bool = True) -> Arm:
-    """A protocol on the GPUs that the paper gave it."""
+def protocol_arm(
+    protocol: str, model: str, effort: Effort, *, trains: bool = True, blocks: bool = False
+) -> Arm:
+    """A protocol on the GPUs that the paper gave it.
+
+    Args:
+        trains: or takes next to no time to.
+        blocks: whether RollArt's weights, too, stop the rollout, over the slow link.
+    """
     scale = min(effort.scale, 2)  # what Sync leaves beside the judge can be cut no smaller
     mixed = protocol == ROLLART
     judge = JUDGE_GPUS if protocol == "sync" else 0
     engines = {H800: 64, H20: 32} if mixed else {H800: GPUS - TRAINER - judge}
+    more = [
+        *([] if trains else ["without training"]),
+        *(["with blocking weights"] if blocks else []),
+    ]
+    weights = BLOCKING if blocks else ASYNC if mixed else IN_ONE_CLUSTER
     cluster = Cluster(
         model=model,
         engines={hardware: gpus // scale for hardware, gpus in engines.items()},
         trainer=TRAINER // scale,
         training={} if trains else NO_TRAINING,
         judge=judge // scale,
-        weights=ASYNC if mixed else IN_ONE_CLUSTER,
+        weights=weights,
     )
     return arm(
-        _name(protocol, model, trains),
+        _name(protocol, model, *more),
         cluster,
         domains=domains_of(model),
         groups=effort.groups * effort.scale // scale,

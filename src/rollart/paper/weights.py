@@ -1,10 +1,12 @@
 """Weights that are pushed and pulled beside the rollout, against weights that stop it."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from rollart.paper.arms import DOMAINS, H20, H800, Arm, Cluster, arm
+from rollart.paper.arms import H20, Arm, Cluster, arm
 from rollart.paper.effort import Effort
 from rollart.paper.parameters import MODELS
+from rollart.paper.protocols import ROLLART, protocol_arm
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 PAPER = {
@@ -13,7 +15,6 @@ PAPER = {
     "Qwen3-32B": (127.3, 29.7, 9.6, 157.0),
 }
 """Seconds: push, pull in all, what of the pull is exposed, and the blocking way."""
-BLOCKING = {"mode": "blocking"}
 
 
 def micro_rows(effort: Effort) -> list[Row]:
@@ -83,7 +84,8 @@ def _times(seen: Seen) -> Sequence[float]:
 
 def end_rows(effort: Effort) -> list[Row]:
     """The same job with both ways of moving weights."""
-    models = effort.models
+    beside = [protocol_arm(ROLLART, model, effort) for model in effort.models]
+    stopped = [protocol_arm(ROLLART, model, effort, blocks=True) for model in effort.models]
     return [
         Row(
             id="e-weights",
@@ -92,34 +94,18 @@ def end_rows(effort: Effort) -> list[Row]:
             paper="1.10-1.16",
             band="1.05-1.2",
             parts=tuple(
-                Part(label=model, paper="1.10-1.16", low=1.05, high=1.2) for model in models
+                Part(label=model, paper="1.10-1.16", low=1.05, high=1.2) for model in effort.models
             ),
-            arms=tuple(
-                _whole(model, mode, effort) for model in models for mode in ("async", "blocking")
-            ),
-            value=lambda seen: [
-                seen[f"whole blocking {model}"].step_s / seen[f"whole async {model}"].step_s
-                for model in models
-            ],
+            arms=(*beside, *stopped),
+            value=partial(_gains, beside, stopped),
             seeds=effort.seeds,
             assumed="rollart with alpha = 1 on 64 H800 + 32 H20, 32 H800 train",
         )
     ]
 
 
-def _whole(model: str, mode: str, effort: Effort) -> Arm:
-    return arm(
-        f"whole {mode} {model}",
-        Cluster(
-            model=model,
-            engines={H800: 64 // effort.scale, H20: 32 // effort.scale},
-            trainer=32 // effort.scale,
-            weights={"mode": mode},
-        ),
-        domains=DOMAINS if model != "Qwen3-32B" else ("SWE-bench", *DOMAINS),
-        groups=effort.groups,
-        steps=effort.steps,
-        skip=effort.warm,
-        protocol="rollart",
-        affinity=True,
-    )
+def _gains(beside: Sequence[Arm], stopped: Sequence[Arm], seen: Seen) -> Sequence[float]:
+    return [
+        seen[slow.name].step_s / seen[fast.name].step_s
+        for fast, slow in zip(beside, stopped, strict=True)
+    ]

@@ -1,0 +1,98 @@
+"""What is measured of a run, and what a task's own pace does to it."""
+
+import pytest
+
+from rollart.core.errors import RollartError
+from rollart.core.identity import TrajectoryId
+from rollart.paper.arms import NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.measure import TRAINER_POOL, Measured, Watch
+from rollart.paper.run import run_arm
+from rollart.paper.spread import TaskSpread
+from rollart.runtimes.sim.workload import DrawnDomain
+from rollart.runtimes.sim.world import DomainSection, RewardSection
+from rollart.runtimes.sim.worldfile import presets
+
+KEYS = {
+    "turns": {"uniform": [2, 5]},
+    "first_tokens": 300,
+    "observation_tokens": 100,
+    "answer_tokens": {"exponential": 80},
+    "step_s": {"exponential": 2.0},
+}
+
+
+def small(protocol: str = "rollart", *, name: str = "small", **training: float | bool) -> Arm:
+    return arm(
+        name,
+        Cluster(
+            model="Qwen3-8B", engines={"H800": 2, "H20": 2}, trainer=4, training=dict(training)
+        ),
+        domains={"Short": KEYS},
+        groups=4,
+        group_size=4,
+        steps=4,
+        skip=1,
+        protocol=protocol,
+    )
+
+
+@pytest.fixture(scope="module")
+def overlapped() -> Measured:
+    return run_arm(small(), 0)
+
+
+def test_shares_are_shares_and_a_trainer_that_paces_a_run_works_most(
+    overlapped: Measured,
+) -> None:
+    assert {pool for pool, _ in overlapped.busy} == {"H800", "H20", TRAINER_POOL}
+    assert all(0 < share <= 1.0 for _, share in overlapped.busy)
+    assert overlapped.use(TRAINER_POOL) > 0.5 > overlapped.use("H800")
+    assert overlapped.use("L40S") == 0.0
+
+
+def test_a_step_is_rollout_and_training_where_they_take_turns(overlapped: Measured) -> None:
+    apart = run_arm(small("sync_plus"), 0)
+    assert apart.step_s > apart.rollout_s + 50.0
+    assert overlapped.step_s < apart.step_s
+    assert apart.lag == 0.0
+    assert overlapped.lag > 0.0
+    assert overlapped.throughput == pytest.approx(overlapped.tokens / overlapped.step_s)
+
+
+def test_next_to_no_training_leaves_the_rollout() -> None:
+    alone = run_arm(small("sync_plus", name="alone", **NO_TRAINING), 0)
+    assert alone.step_s < 1.6 * alone.rollout_s + 45.0  # and a push
+    assert alone.use(TRAINER_POOL) < 0.05
+
+
+def test_equal_arms_and_seeds_measure_the_same(overlapped: Measured) -> None:
+    assert run_arm(small(), 0) == overlapped
+    assert run_arm(small(), 1) != overlapped
+
+
+def test_a_run_that_does_not_reach_its_end_is_an_error() -> None:
+    whole = small()
+    domains = {"Short": whole.world.domains["Short"].model_copy(update={"tasks": 3})}
+    ends = whole.world.model_copy(update={"domains": domains})
+    with pytest.raises(RollartError, match="arm small, seed 0"):
+        run_arm(Arm(name="small", job=whole.job, world=ends), 0)
+
+
+def test_more_steps_skipped_than_there_are_is_an_error() -> None:
+    with pytest.raises(ValueError, match="0 batches"):
+        Watch().measured(skip=0)
+
+
+def test_trajectories_of_a_task_share_its_pace_and_tasks_differ() -> None:
+    spec = DomainSection.model_validate({**presets()["FrozenLake"], "step_s": 1.0})
+    inner = DrawnDomain(spec, RewardSection(), seed=3)
+    spread = TaskSpread(inner, sigma=0.5, seed=3)
+
+    def paced(task: str, member: int) -> float:
+        ident = TrajectoryId(run="r", domain="FrozenLake", task=task, group=0, member=member)
+        return spread.step(str(ident), 0).seconds
+
+    assert paced("t1", 0) == paced("t1", 1) != paced("t2", 0)
+    plain = TaskSpread(inner, sigma=0.0, seed=3)
+    assert plain.step("FrozenLake/t1/g0.0.0", 0) == inner.step("FrozenLake/t1/g0.0.0", 0)
+    assert plain.turns("FrozenLake/t1/g0.0.0") == inner.turns("FrozenLake/t1/g0.0.0")
