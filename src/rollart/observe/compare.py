@@ -4,7 +4,7 @@ Invariant: everything follows from the runs' event logs; a value that a run does
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +14,7 @@ from rollart.observe.idle import ClassAccount
 from rollart.observe.idle_causes import Cause
 from rollart.observe.report import load_history
 from rollart.observe.summary import RunSummary, summary_of
-from rollart.observe.words import UNKNOWN, count, duration, number, percent
+from rollart.observe.words import UNKNOWN, count, duration, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -160,7 +160,7 @@ def _speeds(runs: Sequence[Compared]) -> Iterable[Row]:
         section="speed",
         name="step time",
         values=(times := tuple(_step_s(one) for one in summaries)),
-        shown=tuple(duration(time) for time in times),
+        shown=_each(duration, times),
     )
     walls = tuple(one.wall_s for one in summaries)
     yield Row(section="speed", name="wall time", values=walls, shown=_each(duration, walls))
@@ -225,10 +225,11 @@ def _written(value: Value, digits: int) -> str:
 
 
 def _shares(section: str, name: str, values: Sequence[float | None]) -> Row:
-    return Row(section=section, name=name, values=tuple(values), shown=_each(percent, values))
+    shown = tuple(UNKNOWN if value is None else f"{100 * value:.1f} %" for value in values)
+    return Row(section=section, name=name, values=tuple(values), shown=shown)
 
 
-def _each(write: Any, values: Iterable[float | None]) -> tuple[str, ...]:
+def _each(write: Callable[[float | None], str], values: Iterable[float | None]) -> tuple[str, ...]:
     return tuple(write(value) for value in values)
 
 

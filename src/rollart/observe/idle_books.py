@@ -34,6 +34,8 @@ class Books:
         self._scoring: Meter | None = None
         self._edges = {device: _busy_edges(kinds) for device, kinds in works.items()}
         self._training = Edges(log.phases[Phase.TRAIN_STEP])
+        self._rebuilding = Edges(log.phases[Phase.RECOMPUTE])
+        self._suspended = Edges(log.suspended)
         self._served = _served(log)
         self._parts: defaultdict[str, list[str]] = defaultdict(list)
         for name in works:
@@ -67,12 +69,12 @@ class Books:
                 computing,
                 moving,
                 [Edges(log.down[engine])],
-                [Edges(log.behind[engine]), Edges(log.suspended)],
-                [Edges(log.suspended)],
+                [Edges(log.behind[engine]), self._suspended],
+                [self._suspended],
                 [self._training],
                 self._asked[engine],
                 others,
-                [Edges(log.phases[Phase.RECOMPUTE])],
+                [self._rebuilding],
                 [log.states.held[engine]],
             ],
         )
@@ -218,7 +220,7 @@ class Books:
             [
                 [self._edges[name][0] for name in scorers],
                 [some[At.REWARD] for some in counts],
-                [Edges(log.suspended)],
+                [self._suspended],
                 [some[At.ENVIRONMENT] for some in counts],
                 [some[at] for some in counts for at in (At.ENGINE, At.OTHERS)],
                 [Edges(log.phases[Phase.GET_BATCH])],
