@@ -1,8 +1,8 @@
 """Whole simulated runs: promises hold, the seed decides, and every decision is control's."""
 
-import math
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from rollart.control.admission import Credits
 from rollart.control.assembly import STANDARD, ControlParts
 from rollart.control.controller import RunResult
+from rollart.control.fleet import EngineSlot, Fleet
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError
 from rollart.core.events import (
@@ -24,19 +25,25 @@ from rollart.core.events import (
     LedgerClosed,
     Phase,
     PhaseEnded,
-    StepTrained,
     TrajectoryEnded,
     TrajectoryStarted,
     TurnEnded,
     WorkerBound,
 )
+from rollart.core.ports import Launcher
+from rollart.runtimes.sim.chaos.driver import FaultDriver
+from rollart.runtimes.sim.chaos.evidence import EngineSeen, Evidence
+from rollart.runtimes.sim.chaos.faulty_launcher import FaultyLauncher
+from rollart.runtimes.sim.chaos.invariants import broken_invariants
+from rollart.runtimes.sim.chaos.port_invariants import broken_at_ports
+from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.run import simulate
 from rollart.runtimes.sim.world import World
 from rollart.testing.parts import EventRecorder
+from rollart.testing.scheduling_plants import CreditsAtGetBatch
 from rollart.testing.worlds import TAG, small_job, small_world
 
 PROTOCOLS = ("sync", "sync_plus", "one_off", "areal", "rollart")
-TOKEN_LAG = {"sync": 0, "sync_plus": 0, "one_off": 1, "rollart": 2}
 
 
 def run(
@@ -68,20 +75,75 @@ def told(events: EventRecorder) -> Sequence[tuple[float, Event]]:
     return events.events
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_runs_to_its_end_with_its_books_balanced(protocol: str) -> None:
-    job = small_job(protocol__name=protocol)
-    result, events = run(job)
+def judged(job: JobConfig, world: World, **options: Any) -> tuple[EventRecorder, list[str]]:
+    """Events of a run that ends well, and the promises that it broke."""
+    driver = FaultDriver(())
+    watched: list[FaultyLauncher] = []
+
+    def around(launcher: SimLauncher) -> Launcher:
+        watched.append(FaultyLauncher(launcher, driver))
+        return watched[0]
+
+    result = simulate(job, world, seed=0, events=driver, around=around, **options)
     assert result.ok, result.reason
-    assert result.steps == 3
-    balances = events.of(LedgerClosed)
-    assert balances
-    assert all(balance.balanced for balance in balances)
-    started = Counter(event.trajectory for event in events.of(TrajectoryStarted))
-    assert started == Counter(event.trajectory for event in events.of(Disposed))
-    trained = events.of(StepTrained)
-    assert [step.stats.version for step in trained] == [1, 2, 3]
-    assert max(step.token_lag_max for step in trained) <= TOKEN_LAG.get(protocol, math.inf)
+    assert result.steps == job.run.steps
+    evidence = Evidence(
+        job=job,
+        steps=result.steps,
+        events=driver.events,
+        batches=[batch for trainer in watched[0].trainers for batch in trainer.batches],
+        engines=[
+            EngineSeen(id=engine.id, calls=engine.calls, dispatches=engine.dispatches)
+            for engine in watched[0].engines
+        ],
+    )
+    broken = [
+        *broken_invariants(evidence),
+        *broken_at_ports(evidence, result, driver, watched[0]),
+    ]
+    return EventRecorder(events=list(driver.events)), broken
+
+
+LONG_TAILS = small_world(
+    trainer__fixed_s=60.0,
+    **{
+        f"domains__{TAG}__turns": {"uniform": [2, 20], "tail": {"chance": 0.05, "up_to": 3}},
+        f"domains__{TAG}__reset_failure": {"chance": 0.05, "seconds": 100},
+        f"domains__{TAG}__reset_hang": {"chance": 0.05, "seconds": {"uniform": [60, 240]}},
+        f"domains__{TAG}__step_failure": {"chance": 0.002, "seconds": 5},
+        f"domains__{TAG}__image": {"hit": 0.5, "pull_s": {"exponential": 10}},
+        f"rewards__{TAG}": {
+            "seconds": {"exponential": 2},
+            "failure": 0.02,
+            "serverless": {"limit": 4, "cold_start_s": 5},
+        },
+        "registry__pulls_at_once": 2,
+    },
+)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_keeps_its_promises(protocol: str) -> None:
+    job = small_job(run__steps=5, protocol__name=protocol)
+    events, broken = judged(job, small_world())
+    assert broken == []
+    assert all(balance.balanced for balance in events.of(LedgerClosed))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_keeps_its_promises_under_long_tails_and_a_death(protocol: str) -> None:
+    spares = {} if protocol.startswith("sync") else {"redundancy__members": 1}
+    job = small_job(run__steps=5, protocol__name=protocol, rollout__affinity={}, **spares)
+    events, broken = judged(job, LONG_TAILS, meddle=kill_one)
+    assert len(events.of(EngineDown)) == 1
+    assert broken == []
+    dispositions = Counter(event.disposition.value for event in events.of(Disposed))
+    assert dispositions["failed"] > 0
+
+
+def kill_one(controller: object, launcher: SimLauncher) -> None:
+    """An engine dies after a minute."""
+    asyncio.get_running_loop().call_later(60, lambda: launcher.engines[3].die("as told"))
 
 
 def test_the_same_seed_gives_the_same_events_and_another_seed_others() -> None:
@@ -114,6 +176,33 @@ def test_where_a_domain_is_served_is_the_jobs_affinity() -> None:
     assert others == {"H800"}
     assert served(rollout__affinity={})[0] == {"H20", "H800"}
     assert took != took_there
+
+
+class OnlyTheFirst(Fleet):
+    """Another routing: one engine gets everything."""
+
+    def routable(self) -> Mapping[str, EngineSlot]:
+        return dict(list(super().routable().items())[:1])
+
+
+def test_another_routing_changes_the_simulated_run() -> None:
+    standard, alone = run()[1], run(parts=ControlParts(fleet=OnlyTheFirst))[1]
+    assert len({turn.engine for turn in standard.of(TurnEnded)}) == 6
+    assert {turn.engine for turn in alone.of(TurnEnded)} == {"engine-0"}
+
+    def generated_s(events: EventRecorder) -> float:
+        return sum(turn.cost.decode_s for turn in events.of(TurnEnded))
+
+    assert generated_s(alone) != generated_s(standard)
+
+
+def test_credits_that_come_back_too_early_are_found_out() -> None:
+    job = small_job(run__steps=5)
+    world = small_world(trainer__fixed_s=60.0)
+    _, kept = judged(job, world)
+    _, broken = judged(job, world, parts=ControlParts(scheduler=CreditsAtGetBatch))
+    assert kept == []
+    assert any(sentence.startswith("admission") for sentence in broken)
 
 
 class HalfTheCredits(Credits):
@@ -161,12 +250,7 @@ def test_weights_that_block_are_waited_for_and_those_in_the_background_are_not()
 
 
 def test_an_engine_that_dies_comes_back_on_its_binding_and_the_run_goes_on() -> None:
-    def meddle(controller: object, launcher: Any) -> None:
-        import asyncio
-
-        asyncio.get_running_loop().call_later(60, lambda: launcher.engines[3].die("as told"))
-
-    result, events = run(small_job(run__steps=4), meddle=meddle)
+    result, events = run(small_job(run__steps=4), meddle=kill_one)
     assert result.ok, result.reason
     assert [down.engine for down in events.of(EngineDown)] == ["engine-3"]
     ups = [up.engine for up in events.of(EngineUp)]

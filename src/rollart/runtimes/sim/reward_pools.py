@@ -2,8 +2,9 @@
 
 Owns who computes what. Invariant: a worker takes at most `at_once` calls, and a call that waits
 takes the first place that comes free, in order of asking. When a worker was busy is told as
-`DeviceBusy`; its whole life is told under the same name with `RESERVED` behind it, so busy over
-reserved seconds is how well it was used.
+`DeviceBusy`. A serverless instance also tells, under its name with `RESERVED` behind it, since when
+it has been there: each time that it comes to rest, and when it goes. So busy over reserved seconds
+is how well it was used; a dedicated GPU is reserved all the time.
 """
 
 import asyncio
@@ -99,8 +100,11 @@ class _Workers:
             self._on_idle(worker)
 
     def remove(self, worker: _Worker) -> None:
-        """It is gone; its life is told."""
+        """It is gone."""
         del self.all[worker.name]
+
+    def tell_reserved(self, worker: _Worker) -> None:
+        """It has been there from the beginning until now."""
         self._tell(f"{worker.name}{RESERVED}", RESERVED_WORK, worker.since)
 
     async def take(self) -> _Worker:
@@ -170,8 +174,7 @@ class Dedicated:
             self._workers.give_back(worker)
 
     async def close(self) -> None:
-        for worker in list(self._workers.all.values()):
-            self._workers.remove(worker)
+        return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +237,9 @@ class Serverless:
             timer.cancel()
         self._starting.clear()
         for worker in list(self._workers.all.values()):
-            self._retire(worker)
+            if worker.retires is not None:
+                worker.retires.cancel()
+            self._workers.remove(worker)
 
     def _grow(self, waiting: int) -> None:
         """Start instances for those who wait, as far as the platform lets."""
@@ -271,12 +276,12 @@ class Serverless:
         self._later = asyncio.get_running_loop().call_later(seconds, again)
 
     def _retire_later(self, worker: _Worker) -> None:
+        self._workers.tell_reserved(worker)
         loop = asyncio.get_running_loop()
         worker.retires = loop.call_later(self._scaling.keep_s, self._retire, worker)
 
     def _retire(self, worker: _Worker) -> None:
-        if worker.retires is not None:
-            worker.retires.cancel()
+        self._workers.tell_reserved(worker)
         self._workers.remove(worker)
 
 
