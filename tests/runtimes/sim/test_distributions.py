@@ -19,6 +19,7 @@ from rollart.runtimes.sim.distributions import (
     drawer,
     mean_of,
     place,
+    places_of,
 )
 
 PLACES = [place("draw", number) for number in range(20_000)]
@@ -53,6 +54,13 @@ def test_a_place_follows_from_its_name_in_every_process() -> None:
     ]
     assert said == [f"{place('a', 1, 'b')}\n"] * 2
     assert place("a", 1) != place("a", "1")
+
+
+def test_the_short_way_to_a_place_leads_there() -> None:
+    at = places_of(7, "step")
+    for name in ("", "lake/task-1/g1.0.0", "Wörter/日本"):
+        for turn in (0, 1, 99):
+            assert at(name, turn) == place(7, "step", name, turn)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ Each but the first may have `most = 400` (larger draws become that) and
 
 import math
 from collections.abc import Callable
+from hashlib import blake2b
 from statistics import NormalDist
 from typing import Annotated
 
@@ -219,3 +220,15 @@ def place(*name: str | int) -> float:
     """A place in 0..1, both ends excluded, from names: the same in every process."""
     bits = derive_seed(*name) >> (63 - _PLACES)
     return (bits + 0.5) / (1 << _PLACES)
+
+
+def places_of(seed: int, what: str) -> Callable[[str, int], float]:
+    """`place(seed, what, name, turn)` of a name and a turn, at half the cost: each turn asks."""
+    head = f"int:{seed}\x1fstr:{what}\x1fstr:"
+
+    def at(name: str, turn: int) -> float:
+        text = f"{head}{name}\x1fint:{turn}"
+        digest = blake2b(text.encode(), digest_size=8).digest()
+        return ((int.from_bytes(digest, "big") >> (64 - _PLACES)) + 0.5) / (1 << _PLACES)
+
+    return at

@@ -15,6 +15,7 @@ from rollart.runtimes.sim.distributions import (
     drawer,
     is_constant,
     place,
+    places_of,
 )
 from rollart.runtimes.sim.world import DomainSection, Mishap, RewardSection
 
@@ -112,24 +113,24 @@ class DrawnDomain:
         self._spec = spec
         self._reward = reward
         self.prefix_hit = spec.prefix_hit
-        self._turns = self._counts(spec.turns)
-        self._first = self._counts(spec.first_tokens)
-        self._observed = self._counts(spec.observation_tokens)
+        self._turns = self._counts("turns", spec.turns)
+        self._first = self._counts("first", spec.first_tokens)
+        self._observed = self._counts("observed", spec.observation_tokens)
         self._answered = counter(spec.answer_tokens)
-        self._reset = self._times(spec.reset_s)
-        self._step = self._times(spec.step_s)
-        self._pull = None if spec.image is None else self._times(spec.image.pull_s)
-        self._scoring = self._times(reward.seconds)
+        self._reset = self._times("reset", spec.reset_s)
+        self._step = self._times("step", spec.step_s)
+        self._pull = None if spec.image is None else self._times("pull", spec.image.pull_s)
+        self._scoring = self._times("scoring", reward.seconds)
 
     def turns(self, name: str) -> int:
         """See `DomainWorkload`, also for the rest."""
-        return self._turns("turns", name, 0)
+        return self._turns(name, 0)
 
     def first(self, task: str) -> int:
-        return self._first("first", task, 0)
+        return self._first(task, 0)
 
     def observed(self, name: str, turn: int) -> int:
-        return self._observed("observed", name, turn)
+        return self._observed(name, turn)
 
     def answered(self, name: str, seed: int) -> int:
         # The seed already depends on run, trajectory and turn.
@@ -139,13 +140,13 @@ class DrawnDomain:
         image = self._spec.image
         if image is None or self._pull is None or self._happens(image.hit, "cached", name, 0):
             return 0.0
-        return self._pull("pull", name, 0)
+        return self._pull(name, 0)
 
     def reset(self, name: str) -> Span:
         failure, hang = self._spec.reset_failure, self._spec.reset_hang
         if failure is not None and self._happens(failure.chance, "reset fails", name, 0):
             return Span(seconds=self._lasts(failure, "reset failure", name), fails=True)
-        seconds = self._reset("reset", name, 0)
+        seconds = self._reset(name, 0)
         if hang is not None and self._happens(hang.chance, "reset hangs", name, 0):
             seconds += self._lasts(hang, "reset hang", name)
         return Span(seconds=seconds)
@@ -154,14 +155,14 @@ class DrawnDomain:
         failure = self._spec.step_failure
         if failure is not None and self._happens(failure.chance, "step fails", name, turn):
             return Span(seconds=self._lasts(failure, "step failure", name), fails=True)
-        return Span(seconds=self._step("step", name, turn))
+        return Span(seconds=self._step(name, turn))
 
     def succeeds(self, name: str) -> bool:
         return self._happens(self._spec.success, "success", name, 0)
 
     def scoring(self, name: str) -> Span:
         fails = self._happens(self._reward.failure, "no verdict", name, 0)
-        return Span(seconds=self._scoring("scoring", name, 0), fails=fails)
+        return Span(seconds=self._scoring(name, 0), fails=fails)
 
     def score(self, name: str, group: str) -> float:
         if self._happens(self._reward.equal, "equal", group, 0):
@@ -176,18 +177,18 @@ class DrawnDomain:
     def _lasts(self, mishap: Mishap, what: str, name: str) -> float:
         return drawer(mishap.seconds)(place(self._seed, what, name))
 
-    def _times(self, distribution: Distribution) -> Callable[[str, str, int], float]:
-        return self._named(drawer(distribution), is_constant(distribution))
+    def _times(self, what: str, distribution: Distribution) -> Callable[[str, int], float]:
+        return self._named(what, drawer(distribution), fixed=is_constant(distribution))
 
-    def _counts(self, distribution: Distribution) -> Callable[[str, str, int], int]:
-        return self._named(counter(distribution), is_constant(distribution))
+    def _counts(self, what: str, distribution: Distribution) -> Callable[[str, int], int]:
+        return self._named(what, counter(distribution), fixed=is_constant(distribution))
 
     def _named(
-        self, draw: Callable[[float], Number], fixed: bool
-    ) -> Callable[[str, str, int], Number]:
-        """Draws by name; what is always the same costs no hash."""
+        self, what: str, draw: Callable[[float], Number], *, fixed: bool
+    ) -> Callable[[str, int], Number]:
+        """Draws by name and turn; what is always the same costs no hash."""
         if fixed:
             always = draw(0.5)
-            return lambda what, name, turn: always
-        seed = self._seed
-        return lambda what, name, turn: draw(place(seed, what, name, turn))
+            return lambda name, turn: always
+        at = places_of(self._seed, what)
+        return lambda name, turn: draw(at(name, turn))
