@@ -148,7 +148,7 @@ def test_the_table_and_the_page_tell_misses_and_what_was_not_run(tmp_path: Path)
         [missed],
         not_run=[left],
         frozen=replace(frozen(), changes=(change,)),
-        circumstances=Circumstances(command="c", effort="quick", seconds=60, processes=2),
+        circumstances=Circumstances(command="c", effort="quick", seconds=60, cpu_s=60, processes=2),
     )
     written = page.read_text(encoding="utf-8")
     assert "0 of 1 rows" in written
@@ -191,7 +191,7 @@ def test_weights_in_the_background_are_a_hit_at_small_scale() -> None:
 def test_free_turns_gain_by_the_spread_of_steps_and_by_nothing_else() -> None:
     small = replace(frozen().fitted, r2_batch=16, r2_turns=5, r2_answer_tokens=20)
     rows = asynchrony.micro_rows(replace(QUICK, cheap_seeds=1), small)
-    results = run_rows(rows, processes=2, tell=lambda line: None)
+    results, _ = run_rows(rows, processes=2, tell=lambda line: None)
     speeds = [part.mean for part in results[0].parts]
     assert speeds == sorted(speeds)
     assert speeds[-1] > 1.2

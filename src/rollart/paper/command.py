@@ -33,7 +33,7 @@ def evaluate(
     not_run = [row for row in all_rows(effort) if row.id not in chosen]
     processes = min(PROCESSES, os.cpu_count() or 1)
     began = time.monotonic()
-    results = run_rows(rows, processes=processes, tell=tell)
+    results, cpu_s = run_rows(rows, processes=processes, tell=tell)
     seconds = time.monotonic() - began
     if out is not None:
         from rollart.paper.doc import Circumstances, write_page
@@ -51,6 +51,7 @@ def evaluate(
                 command=" ".join(["rollart paper", *flags]),
                 effort=said(effort),
                 seconds=seconds,
+                cpu_s=cpu_s,
                 processes=processes,
             ),
         )
@@ -61,7 +62,7 @@ def evaluate(
         [
             text_table(results, not_run if wanted else []),
             f"{hits} of {len(results)} within their bands; {said(effort)} effort; "
-            f"{seconds:.0f} s on {processes} processes",
+            f"{seconds:.0f} s on {processes} processes, {cpu_s:.0f} s of CPU",
         ]
     )
 

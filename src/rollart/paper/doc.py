@@ -17,11 +17,12 @@ PICTURES = "paper"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """How the results came about."""
+    """How the results came about; `cpu_s` is of all processes together."""
 
     command: str
     effort: str
     seconds: float
+    cpu_s: float
     processes: int
 
 
@@ -55,7 +56,8 @@ def _head(results: Sequence[RowResult], how: Circumstances) -> Iterator[str]:
     yield ""
     yield (
         f"{hits} of {len(own)} rows lie within their bands. Written by `{how.command}` "
-        f"({how.effort} effort) in {how.seconds / 60:.1f} minutes on {how.processes} processes."
+        f"({how.effort} effort) in {how.seconds / 60:.0f} minutes on {how.processes} processes, "
+        f"which worked {how.cpu_s / 60:.0f} minutes together."
     )
     yield ""
     yield (

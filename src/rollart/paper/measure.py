@@ -39,7 +39,7 @@ class Measured:
         rollout_s: that `get_batch` waited, in the mean.
         tokens: of a batch, prompts and answers, in the mean.
         busy: share of its time that each pool worked: generation by GPU class, the trainer, and
-            rewards of what was reserved for them.
+            rewards of the GPUs kept for them or of the time for which instances were there.
         update_s: that rollout stood still for new weights, a step.
         push_s: that a version took to the store.
         lag: versions between sampling and training, over the trained tokens, in the mean.
@@ -78,6 +78,7 @@ class Watch:
         self._trained: list[StepTrained] = []
         self._busy: list[DeviceBusy] = []
         self._workers: Counter[str] = Counter()
+        self._kept_for_rewards = 0
         self._gone: Counter[str] = Counter()
         self._started = 0
 
@@ -99,6 +100,8 @@ class Watch:
                 self._trained.append(event)
             case WorkerBound() if event.role == GENERATION:
                 self._workers[event.hardware] += 1
+            case WorkerBound() if event.role == REWARD_POOL:
+                self._kept_for_rewards += len(event.slots)
             case _:
                 pass
 
@@ -142,23 +145,37 @@ class Watch:
             if seconds > 0 and pool is not None:
                 worked[pool] += seconds
                 devices[pool].add(busy.device)
-        reserved = worked.pop(RESERVED_WORK, 0.0)
+        rewards = worked.pop(REWARD_POOL, 0.0)
         shares = {
             pool: seconds / (max(len(devices[pool]), self._workers[pool]) * (end - begin))
             for pool, seconds in worked.items()
-            if pool != REWARD_POOL
         }
+        reserved = self._reserved(begin, end)
         if reserved:
-            shares[REWARD_POOL] = worked[REWARD_POOL] / reserved
+            shares[REWARD_POOL] = rewards / reserved
         return shares
+
+    def _reserved(self, begin: float, end: float) -> float:
+        """GPU-seconds of the stretch that were there for rewards.
+
+        An instance tells again and again since when it has been there; the last time counts.
+        """
+        until: dict[tuple[str, float], float] = {}
+        for busy in self._busy:
+            if busy.work == RESERVED_WORK:
+                until[busy.device, busy.begin] = busy.end
+        instances = sum(
+            max(0.0, min(gone, end) - max(came, begin)) for (_, came), gone in until.items()
+        )
+        return instances + self._kept_for_rewards * (end - begin)
 
 
 def _pool(busy: DeviceBusy) -> str | None:
-    if busy.work in {REWARD_WORK, RESERVED_WORK}:
-        return busy.work
+    if busy.work == REWARD_WORK:
+        return REWARD_POOL
     if busy.work == Work.TRAIN:
         return TRAINER_POOL
-    return None if busy.work == Work.PUBLISH else busy.hardware
+    return None if busy.work in {Work.PUBLISH, RESERVED_WORK} else busy.hardware
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -5,6 +5,7 @@ any process. Equal arms of several rows run once.
 """
 
 import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
@@ -46,8 +47,8 @@ def run_arm(arm: Arm, seed: int) -> Measured:
     return watch.measured(skip=arm.skip)
 
 
-def run_rows(rows: Sequence[Row], *, processes: int, tell: Told) -> list[RowResult]:
-    """Run all arms and judge the rows.
+def run_rows(rows: Sequence[Row], *, processes: int, tell: Told) -> tuple[list[RowResult], float]:
+    """Run all arms and judge the rows; returns the seconds of CPU that it took, too.
 
     Args:
         tell: told of each run's end.
@@ -58,19 +59,22 @@ def run_rows(rows: Sequence[Row], *, processes: int, tell: Told) -> list[RowResu
     """
     wanted = _wanted(rows)
     found: dict[tuple[str, int], Measured] = {}
+    cpu_s = 0.0
     with ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_prepare
     ) as pool:
         running = {
-            pool.submit(run_arm, arm, seed): (arm.name, seed)
+            pool.submit(_timed, arm, seed): (arm.name, seed)
             for arm, seeds in wanted.values()
             for seed in range(seeds)
         }
         try:
             for done in as_completed(running):
-                found[running[done]] = done.result()
+                measured, seconds = done.result()
+                found[running[done]] = measured
+                cpu_s += seconds
                 name, seed = running[done]
-                tell(f"{len(found)}/{len(running)} {name}, seed {seed}")
+                tell(f"{len(found)}/{len(running)} {name}, seed {seed}: {seconds:.1f} s of CPU")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -80,7 +84,12 @@ def run_rows(rows: Sequence[Row], *, processes: int, tell: Told) -> list[RowResu
             {arm.name: [found[arm.name, seed] for seed in range(row.seeds)] for arm in row.arms},
         )
         for row in rows
-    ]
+    ], cpu_s
+
+
+def _timed(arm: Arm, seed: int) -> tuple[Measured, float]:
+    began = time.process_time()
+    return run_arm(arm, seed), time.process_time() - began
 
 
 def _prepare() -> None:
