@@ -1,13 +1,17 @@
 """What is measured of a run, and what a task's own pace does to it."""
 
+import asyncio
+
 import pytest
 
 from rollart.core.errors import RollartError
+from rollart.core.events import BatchTaken, DeviceBusy, Phase, PhaseBegan, WorkerBound
 from rollart.core.identity import TrajectoryId
 from rollart.paper.arms import NO_TRAINING, Arm, Cluster, arm
-from rollart.paper.measure import TRAINER_POOL, Measured, Watch
+from rollart.paper.measure import REWARD_POOL, TRAINER_POOL, Measured, Watch
 from rollart.paper.run import run_arm
 from rollart.paper.spread import TaskSpread
+from rollart.runtimes.sim.loop import run_virtual
 from rollart.runtimes.sim.workload import DrawnDomain
 from rollart.runtimes.sim.world import DomainSection, RewardSection
 from rollart.runtimes.sim.worldfile import presets
@@ -81,6 +85,60 @@ def test_a_run_that_does_not_reach_its_end_is_an_error() -> None:
 def test_more_steps_skipped_than_there_are_is_an_error() -> None:
     with pytest.raises(ValueError, match="0 batches"):
         Watch().measured(skip=0)
+
+
+@pytest.mark.parametrize(("kept", "use"), [((), 0.75), ((0, 1, 2, 3), 0.125)])
+def test_rewards_are_used_as_much_of_the_time_as_their_gpus_were_there(
+    kept: tuple[int, ...], use: float
+) -> None:
+    """Five busy seconds, of 6.67 that instances were there, or of four GPUs for 10 s."""
+
+    async def main() -> Measured:
+        watch = Watch()
+        watch.emit(PhaseBegan(step=0, phase=Phase.GET_BATCH))
+        if kept:
+            watch.emit(_bound(kept))
+        spans = [(0.0, 1.0), (2.0, 4.0), (8.0, 10.0)]
+        for begin, end in spans:
+            watch.emit(_busy("judge-0", "reward", begin, end))
+            came = 0.0 if end < 5 else 8.0
+            if not kept:
+                watch.emit(_busy("judge-0:reserved", "reserved", came, end + 0.5))
+        if not kept:
+            watch.emit(_busy("judge-0:reserved", "reserved", 0.0, 4.0 + 2 / 3))
+        await asyncio.sleep(10.0)
+        watch.emit(
+            BatchTaken(
+                step=0,
+                groups=1,
+                trajectories=1,
+                tokens=100,
+                start_lag_max=0,
+                score_mean=None,
+                success_mean=None,
+            )
+        )
+        return watch.measured(skip=0)
+
+    found = run_virtual(main)
+    assert found.use(REWARD_POOL) == pytest.approx(use)
+    assert found.throughput == pytest.approx(10.0)
+
+
+def _busy(device: str, work: str, begin: float, end: float) -> DeviceBusy:
+    return DeviceBusy(device=device, hardware="H800", work=work, begin=begin, end=end)
+
+
+def _bound(slots: tuple[int, ...]) -> WorkerBound:
+    return WorkerBound(
+        worker="judge",
+        role="reward",
+        pool="H800",
+        hardware="H800",
+        slots=slots,
+        wanted="H800",
+        reason="",
+    )
 
 
 def test_trajectories_of_a_task_share_its_pace_and_tasks_differ() -> None:
