@@ -141,6 +141,7 @@ def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
     """The plan in the world of `file`, or in an assumed one. Raises `ConfigError`."""
     from rollart.runtimes.sim.defaults import default_world
     from rollart.runtimes.sim.fitting import refuse_impossible
+    from rollart.runtimes.sim.launcher import run_workload
     from rollart.runtimes.sim.worldfile import load_world
 
     affinity = run_affinity(plan.job, plan.wishes.generation)
@@ -161,6 +162,8 @@ def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
             f"{wanted!r}; make them equal"
         )
     refuse_impossible(job, world)
+    if world.recorded is not None:
+        run_workload(job, world)
     return replace(plan, job=job, world=world, assumed=words)
 
 

@@ -125,15 +125,18 @@ def test_a_users_generation_is_honoured_in_a_simulation(files: Path) -> None:
             "a simulation has those of its world",
         ),
         ({"runtime": "sim", "world": "nowhere.toml"}, "nowhere.toml: cannot be read"),
-        ({"runtime": "sim", "overrides": ("rollout.engines={H20=7}",)}, ""),
+        (
+            {"runtime": "sim", "world": "world.toml", "overrides": ("rollout.engines={H20=7}",)},
+            "pools.H20 = 6",
+        ),
+        ({"runtime": "sim", "world": "recorded.toml"}, "recorded.run = "),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_written(
     files: Path, options: dict[str, Any], told: str
 ) -> None:
-    if not told:
-        options = {**options, "world": "world.toml"}
-        told = "pools.H20 = 6"
+    recorded = small_table(domains={}, recorded={"run": "no-run"})
+    (files / "recorded.toml").write_text(tomli_w.dumps(recorded))
     with pytest.raises(ConfigError) as caught:
         ra.run("job.toml", **options)
     assert told in str(caught.value)

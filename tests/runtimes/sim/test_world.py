@@ -69,6 +69,10 @@ def test_the_small_world_fits_the_small_job() -> None:
             {f"rewards__{TAG}": {"serverless": {"platform": "moon"}}},
             [f'rewards.{TAG}.serverless.platform = "moon"', "function"],
         ),
+        (
+            {f"rewards__{TAG}": {"serverless": {"hardware": "moon"}}},
+            [f'rewards.{TAG}.serverless.hardware = "moon"', "unknown GPU"],
+        ),
         ({"trainer__fixed_s": 4000}, ["trainer.fixed_s = 4000", "timeouts.train_s"]),
         (
             {"network__slow": {"latency_s": 0, "gb_s": 0.01}, "weights__push": "slow"},

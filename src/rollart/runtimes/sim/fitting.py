@@ -142,6 +142,8 @@ def _hardware_is_known(world: World) -> None:
         if reward.serverless is not None:
             with _about(f'rewards.{tag}.serverless.platform = "{reward.serverless.platform}"'):
                 serverless(reward.serverless.platform)
+            if reward.serverless.hardware is not None:
+                _require_gpu(f"rewards.{tag}.serverless.hardware", reward.serverless.hardware)
 
 
 def _require_gpu(key: str, name: str) -> None:

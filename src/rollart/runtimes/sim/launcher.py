@@ -55,29 +55,17 @@ from rollart.runtimes.sim.world import RewardSection, World
 class SimLauncher:
     """Launches the parts of one simulated run. To be made on the virtual loop.
 
-    Args:
-        reward_pools: where rewards of a domain are computed, by tag, instead of a pool of this
-            run's own: runs on one loop may share one, which whoever made it closes.
-
     Attributes:
         engines, trainers: what was launched, in order, so that a test can look and interfere.
         store, network, workload: what they share.
     """
 
-    def __init__(
-        self,
-        job: JobConfig,
-        world: World,
-        *,
-        events: EventSink,
-        reward_pools: Mapping[str, RewardPool] | None = None,
-    ) -> None:
+    def __init__(self, job: JobConfig, world: World, *, events: EventSink) -> None:
         self._job = job
         self._world = world
         self._events = events
         self._model = model_of(world)
-        self._shared_pools = dict(reward_pools or {})
-        self._own_pools: dict[str, RewardPool] = {}
+        self._pools: dict[str, RewardPool] = {}
         self._registry = Turnstile(world.registry.pulls_at_once)
         self._workers: list[InProcessWorker] = []
         self.workload = run_workload(job, world)
@@ -162,12 +150,10 @@ class SimLauncher:
         )
 
     def _pool(self, domain: str) -> RewardPool:
-        if domain in self._shared_pools:
-            return self._shared_pools[domain]
-        if domain not in self._own_pools:
+        if domain not in self._pools:
             section = self._world.rewards.get(domain, RewardSection())
-            self._own_pools[domain] = make_pool(reward_worker(domain), section, self._events)
-        return self._own_pools[domain]
+            self._pools[domain] = make_pool(reward_worker(domain), section, self._events)
+        return self._pools[domain]
 
     async def renderer(self) -> Renderer:
         return LengthRenderer()
@@ -194,7 +180,7 @@ class SimLauncher:
             *self.engines,
             *self.trainers,
             *self._workers,
-            *self._own_pools.values(),
+            *self._pools.values(),
         ):
             await part.close()
 

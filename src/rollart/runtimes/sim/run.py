@@ -7,17 +7,10 @@ log, no order of a set and no shared stream of random numbers has a part in it.
 import math
 from collections.abc import Callable
 
-from rollart.control.assembly import (
-    STANDARD,
-    ControlParts,
-    WrapGenerate,
-    as_it_is,
-    assemble,
-    forget,
-)
+from rollart.control.assembly import STANDARD, ControlParts, assemble
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
-from rollart.core.ports import Affinity, EventSink, Launcher, TranscriptSink
+from rollart.core.ports import Affinity, EventSink, Launcher
 from rollart.runtimes.sim.fitting import refuse_impossible
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.loop import run_virtual
@@ -39,8 +32,6 @@ def simulate(
     parts: ControlParts = STANDARD,
     around: Around = lambda launcher: launcher,
     meddle: Callable[[Controller, SimLauncher], None] | None = None,
-    generate: WrapGenerate = as_it_is,
-    transcripts: TranscriptSink = forget,
     max_virtual_time: float = math.inf,
 ) -> RunResult:
     """Run `job` in `world` to its end. To be called outside an event loop.
@@ -76,8 +67,6 @@ def simulate(
                 save_to=None,
                 events=events,
                 parts=parts,
-                generate=generate,
-                transcripts=transcripts,
             )
             if meddle is not None:
                 meddle(controller, launcher)
