@@ -341,11 +341,28 @@ def test_an_engine_waits_for_trajectories_of_domains_that_its_class_serves() -> 
     scene.start(-1.0, "y", domain="b")
     scene.turn("x", 0.0, 2.0, until=3.0, engine="e")
     scene.end(3.0, "x")
-    scene.turn("y", 0.0, 1.0, until=11.0, engine="f")
+    scene.turn("y", 0.0, 6.0, until=11.0, engine="f")
+    scene.busy(0.0, 2.0, "e", hardware="H800")
+    scene.busy(0.0, 6.0, "f", hardware="H20")
+    # From 3 s on, what is left for `e` is to wait for the other class's trajectories.
+    assert scene.shares("e") == {"busy": 0.2, "environment": 0.5, "straggler": 0.3}
+    assert scene.shares("f") == {"busy": 0.6, "environment": 0.4}
+
+
+def test_an_engine_does_not_wait_for_other_domains_while_its_own_has_something_under_way() -> None:
+    scene = Scene()
+    scene.engine("e", "H800")
+    scene.engine("f", "H20")
+    scene.admit(-1.0, 0)
+    for name, domain in (("x", "a"), ("y", "b"), ("z", "b")):
+        scene.start(-1.0, name, domain=domain)
+    scene.turn("x", 0.0, 2.0, until=2.0, engine="e")
+    scene.end(11.0, "x", reward_s=9.0)
+    for name in ("y", "z"):
+        scene.turn(name, 0.0, 1.0, until=11.0, engine="f")
     scene.busy(0.0, 2.0, "e", hardware="H800")
     scene.busy(0.0, 1.0, "f", hardware="H20")
-    # What is left for `e` is to wait for another class's trajectory, wherever that one is.
-    assert scene.shares("e") == {"busy": 0.2, "environment": 0.1, "straggler": 0.7}
+    assert scene.shares("e") == {"busy": 0.2, "reward": 0.8}
     assert scene.shares("f") == {"busy": 0.1, "environment": 0.9}
 
 

@@ -191,6 +191,8 @@ class BatchWaits:
                 at = self._cover(at, min(ends, end), Cause.ENVIRONMENT)
             elif doing is At.REWARD:
                 at = self._cover(at, min(ends, end), Cause.REWARD)
+            elif doing is At.OTHERS:
+                at = self._cover(at, min(ends, end), Cause.STRAGGLER)
             else:
                 with_others = ends if alone_at is None else min(ends, alone_at)
                 at = self._cover(at, min(with_others, end), Cause.BUFFER_WAIT)

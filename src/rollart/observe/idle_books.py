@@ -15,10 +15,11 @@ from rollart.observe.idle_causes import CAUSES, CODE, GENERATION, MOVING, OF_A_D
 from rollart.observe.idle_log import ENGINE, REWARD, TRAINER, Device, IdleLog
 from rollart.observe.intervals import Interval
 from rollart.observe.rollout_states import At
-from rollart.observe.sweep import Edges, Floats, Meter, Segments, sweep
+from rollart.observe.sweep import Counts, Edges, Floats, Meter, Segments, sweep
 
 Named = tuple[tuple[str, float], ...]
 Codes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
 Works = Mapping[str, Mapping[str, Sequence[Interval]]]
 """When (s) devices were busy: by device and kind of work."""
 
@@ -100,7 +101,7 @@ class Books:
         at_environments[straggling] = 0.0
         return seconds + at_environments
 
-    def _between(self, meter: Meter, found: Segments, where: "npt.NDArray[np.bool_]") -> Floats:
+    def _between(self, meter: Meter, found: Segments, where: Flags) -> Floats:
         return meter.between(found.bounds[:-1][where], found.bounds[1:][where])
 
     def _domains(self, hardware: str) -> tuple[str, ...]:
@@ -121,47 +122,41 @@ class Books:
     def _make_meter(self, domains: tuple[str, ...]) -> Meter:
         states, size = self._log.states, self._log.states.group_size
 
-        def those(*places: At) -> list[Edges]:
-            return [states.counts[domain][at] for domain in domains for at in places]
+        outside = [domain for domain in states.counts if domain not in domains]
 
-        outside = [
-            edges
-            for domain, some in states.counts.items()
-            if domain not in domains
-            for edges in some
-        ]
+        def those(of: Sequence[str], *places: At) -> list[Edges]:
+            return [states.counts[domain][at] for domain in of for at in places]
+
         found = sweep(
             self._window,
             [
-                those(At.ENVIRONMENT),
-                those(At.REWARD),
-                those(At.ENGINE, At.OTHERS),
+                *(those(domains, *places) for places in _PLACES),
+                *(those(outside, *places) for places in _PLACES),
                 [states.stale],
                 [states.ready],
                 [states.free],
                 [states.tasks],
                 [Edges(self._log.phases[Phase.GET_BATCH])],
-                outside,
             ],
         )
-        environment, reward, elsewhere, stale, ready, free, tasks, waiting, others = found.counts
+        inside, others, (stale, ready, free, tasks, waiting) = (
+            found.counts[:3],
+            found.counts[3:6],
+            found.counts[6:],
+        )
         held_back = np.where(waiting > 0, 0, ready) + np.where(tasks > 0, free * size, 0)
         no_task = np.where(tasks > 0, 0, free * size)
-        order = (
-            (environment, Cause.ENVIRONMENT),
-            (reward, Cause.REWARD),
-            (elsewhere, Cause.STRAGGLER),
+        held = (
             (stale, Cause.STALENESS_DROP),
             (held_back, Cause.ADMISSION),
             (no_task, Cause.NO_WORK),
         )
-        most = np.max(np.stack([count for count, _ in order]), axis=0)
         codes = _first(
             found,
-            *(((count == most) & (most > 0), cause) for count, cause in order),
-            (others > 0, Cause.STRAGGLER),
+            *_most((*zip(inside, _WAITS, strict=True), *held)),
+            *_most(tuple(zip(others, _WAITS, strict=True))),
             (waiting > 0, Cause.BUFFER_WAIT),
-            (most <= 0, Cause.ADMISSION),
+            (waiting <= 0, Cause.ADMISSION),
         )
         return Meter(found.bounds, codes, len(CAUSES))
 
@@ -260,6 +255,17 @@ class Books:
 _SYNC_PHASES = (Phase.SUSPEND, Phase.UPDATE, Phase.RESUME, Phase.RECOMPUTE, Phase.PUBLISH)
 
 
+_PLACES = ((At.ENVIRONMENT,), (At.REWARD,), (At.ENGINE, At.OTHERS))
+_WAITS = (Cause.ENVIRONMENT, Cause.REWARD, Cause.STRAGGLER)
+"""Where trajectories are, and what an engine that has none of them waits for."""
+
+
+def _most(counts: Sequence[tuple[Counts, Cause]]) -> list[tuple[Flags, Cause]]:
+    """Rules: the cause of the largest count, if any is above 0; of equals, the first."""
+    most = np.max(np.stack([count for count, _ in counts]), axis=0)
+    return [((count == most) & (most > 0), cause) for count, cause in counts]
+
+
 def _busy_edges(works: Mapping[str, Sequence[Interval]]) -> tuple[Edges, Edges]:
     computing, moving = Edges(), Edges()
     for work, intervals in works.items():
@@ -287,7 +293,7 @@ def _before_first(steps: Sequence[Interval], busy: Sequence[Interval]) -> list[I
     return parts
 
 
-def _first(found: Segments, *rules: "tuple[npt.NDArray[np.bool_], Cause]") -> Codes:
+def _first(found: Segments, *rules: tuple[Flags, Cause]) -> Codes:
     """The code of each segment by the first rule that holds; -1 where none does."""
     codes = np.full(found.counts.shape[1], -1, np.int8)
     for holds, cause in reversed(rules):

@@ -28,8 +28,9 @@ and otherwise by where most trajectories are that could come to it; of equals, t
                     until credits return, or free places of domains at their limit
     no work         free places (capacity - outstanding, times the members of a group) and no task
 
-and if there are none: straggler while trajectories of others' domains are under way; buffer wait
-while get_batch is open (the last groups are being put together); else admission.
+and if there are none, in the same way by where most trajectories of other domains are, at which
+the credits are; and if there are none, too, buffer wait while get_batch is open (the last groups
+are being put together), else admission.
 
 A trainer (`WorkerBound`, or DeviceBusy `train`):
 
@@ -43,7 +44,8 @@ A trainer (`WorkerBound`, or DeviceBusy `train`):
     environment     get_batch, and the trajectory that ended last in the group that filled the batch
                     was at its environment
     reward          the same, and it waited for its verdict
-    straggler       the same, and it was generated or paced while all others of its group had ended
+    straggler       the same, and it waited for others in lockstep, or was generated while all
+                    others of its group had ended
     buffer wait     get_batch otherwise: generation in the ordinary course
     weight sync     suspend, update, resume, recompute, publish, and the wait for an evaluation
                     before suspend
