@@ -216,16 +216,18 @@ class Books:
                 [self._edges[name][0] for name in scorers],
                 [some[At.REWARD] for some in counts],
                 [self._suspended],
+                [self._training],
                 [some[At.ENVIRONMENT] for some in counts],
                 [some[at] for some in counts for at in (At.ENGINE, At.OTHERS)],
                 [Edges(log.phases[Phase.GET_BATCH])],
             ],
         )
-        scored, awaited, suspended, environment, elsewhere, waiting = found.counts
+        scored, awaited, suspended, trains, environment, elsewhere, waiting = found.counts
         codes = _first(
             found,
             ((awaited > 0) & (scored > 0), Cause.NO_WORK),
             (awaited > 0, Cause.REWARD),
+            ((suspended > 0) & (trains > 0), Cause.ADMISSION),
             (suspended > 0, Cause.WEIGHT_SYNC),
             ((environment > 0) & (environment >= elsewhere), Cause.ENVIRONMENT),
             ((elsewhere > 0) | (waiting > 0), Cause.NO_WORK),

@@ -56,6 +56,7 @@ A reward's device (any other that says when it is busy):
     busy            DeviceBusy
     no work         verdicts are awaited, and other devices are at them
     reward          verdicts are awaited, and no device is at them: queues, cold starts
+    admission       suspended, and a train step
     weight sync     suspended
     environment     at least as many trajectories are at their environments as are generated
     no work         trajectories are generated, or get_batch waits: there is nothing to score
