@@ -14,7 +14,8 @@ An engine (`EngineUp`):
                     Committed, to its own EngineAcknowledged of that version
     admission       suspended, and the train step: no rollout may start before its version is there
     no work         it holds requests, and another device of its prefill/decode group has them
-    weight sync     it holds requests (asked_at and its queue, to answered_at), and KV is rebuilt
+    weight sync     it holds requests, and KV is rebuilt. It holds one for the seconds of its cost,
+                    midway between asked_at, with the queue of the proxy, and answered_at
     unknown         it holds requests and does not say that it works on them
 
 and otherwise by where most trajectories are that could come to it; of equals, the first:
