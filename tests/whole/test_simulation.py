@@ -17,6 +17,7 @@ from rollart.core.errors import ConfigError
 from rollart.core.events import LedgerClosed, RunEnded, RunStarted, Stamped, Warned, WorkerBound
 from rollart.core.jobfile import load_job
 from rollart.observe.eventlog import EVENTS_FILE, read_events
+from rollart.recorded import replay_run
 from rollart.runtimes.sim.worldfile import load_world
 from rollart.testing.worlds import TAG, small_job, small_table
 
@@ -232,3 +233,9 @@ def test_ctrl_c_ends_a_simulation_in_order(files: Path) -> None:
     end = next(event for event in events if isinstance(event, RunEnded))
     assert end.reason == "stopped by SIGINT"
     assert (log.parent / "report.json").exists()
+
+
+def test_a_simulated_run_can_be_replayed(files: Path) -> None:
+    outcome = ra.run("job.toml", runtime="sim", world="world.toml", seed=0)
+    report = replay_run(outcome.directory)
+    assert report.equal, str(report)

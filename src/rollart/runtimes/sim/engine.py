@@ -223,6 +223,7 @@ class ModelledEngine:
         """
         async with self._life.alive():
             tokens, self._to_rebuild = self._to_rebuild, 0
+            await asyncio.sleep(0)  # an answer comes in a later pass of the loop, as a real one's
             return tokens
 
     async def wait_dead(self) -> str:
