@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one step a run: does it work at all?")
     chosen = parser.parse_args()
-    rounds, steps = (1, 1) if chosen.quick else (chosen.rounds, 6)
+    rounds, steps = (1, 1) if chosen.quick else (chosen.rounds, 4)
     results = measure(rounds, FIRST_STEPS + steps)
     prompt, sampled = PREFILL_S * 1e6, DECODE_S * 1e6
     print(

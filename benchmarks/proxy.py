@@ -1,6 +1,6 @@
 """What control costs a turn: scheduler, EnvManager and LLMProxy over an instant engine.
 
-    python -m benchmarks.proxy [--part saturated|offered|memory] [--collector 50000] [--profile]
+    python -m benchmarks.proxy [--part saturated|offered|memory] [--collector 700 10 10] [--profile]
 
 Engine, environment, renderer and reward are fakes that answer at once; everything else is the real
 control plane on a real event loop, on one core. Groups of 8, trajectories of 8 to 24 turns, always
@@ -13,8 +13,8 @@ control plane on a real event loop, on one core. Groups of 8, trajectories of 8 
 - memory: tracemalloc's bytes a live trajectory, halfway on average; token blocks are shared, so
   this is what control itself keeps.
 
-`--collector` is how many new objects Python's cycle collector waits for (its default is 700): what
-10,000 trajectories keep, it walks through again and again.
+Python's cycle collector is set as a run sets it; `--collector 700 10 10` is Python's own default,
+with which it walks through what 10,000 trajectories keep again and again.
 """
 
 import argparse
@@ -59,6 +59,7 @@ from rollart.core.types import (
     Trajectory,
     Verdict,
 )
+from rollart.launching import COLLECTOR
 from rollart.testing.parts import CountedTasks, ScriptedLauncher
 
 GROUP_SIZE, ENGINES, OFFERED = 8, 8, 2000.0
@@ -363,10 +364,10 @@ def main() -> None:
     parser.add_argument("counts", nargs="*", type=int, default=[1000, 10_000])
     parser.add_argument("--part", choices=("all", "saturated", "offered", "memory"), default="all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--collector", type=int, default=gc.get_threshold()[0])
+    parser.add_argument("--collector", type=int, nargs=3, default=COLLECTOR)
     parser.add_argument("--profile", action="store_true", help="a cProfile table, saturated")
     options = parser.parse_args()
-    gc.set_threshold(options.collector)
+    gc.set_threshold(*options.collector)
     if options.profile:
         profile(options.counts[0])
         return
