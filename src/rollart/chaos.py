@@ -1,7 +1,7 @@
-"""Chaos as the command runs it: seeds over scripted parts, and bugs planted by name.
+"""Chaos as the command runs it: seeds over scripted and modelled parts, and bugs planted by name.
 
-Invariant: everything follows from the seeds. The scripted parts sample token ids, so that it shows
-when others are trained than were sampled; modelled ones have lengths only.
+Invariant: everything follows from the seeds. Scripted parts sample token ids, so that it shows when
+others are trained than were sampled; modelled ones have lengths only, and the timing of hardware.
 """
 
 import random
@@ -22,11 +22,22 @@ from rollart.runtimes.sim.chaos.search import (
     needed,
     play_seed,
 )
+from rollart.runtimes.sim.defaults import default_world
+from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.testing.parts import ScriptedLauncher
 from rollart.testing.plants import PLANTS
 from rollart.testing.script import Script
 
-__all__ = ["Coverage", "Failure", "hunt_seeds", "play_again", "scripted_scene"]
+__all__ = [
+    "Coverage",
+    "Failure",
+    "drawn_scene",
+    "hunt_seeds",
+    "modelled_scene",
+    "parts_of",
+    "play_again",
+    "scripted_scene",
+]
 
 CALM = Script(
     turns=(1, 3),
@@ -68,6 +79,23 @@ def scripted_scene(seed: int) -> Scene:
     return Scene(job=draw_job(seed), launcher=launcher)
 
 
+def modelled_scene(seed: int) -> Scene:
+    """A small job on modelled hardware."""
+    job = draw_job(seed, pace=10.0, max_tokens=256)
+    world = default_world(job).world
+
+    def launcher(events: EventSink) -> Launcher:
+        return SimLauncher(job, world, events=events)
+
+    return Scene(job=job, launcher=launcher)
+
+
+def drawn_scene(seed: int) -> Scene:
+    """Every third seed or so is over modelled hardware, the others over scripted parts."""
+    modelled = derive_seed(seed, "scene") % 3 == 0
+    return modelled_scene(seed) if modelled else scripted_scene(seed)
+
+
 def hunt_seeds(
     seeds: Iterable[int],
     *,
@@ -80,7 +108,7 @@ def hunt_seeds(
     Raises:
         ConfigError: there is no plant of that name.
     """
-    return hunt(seeds, scripted_scene, parts=parts_of(plant), most=most, told=told)
+    return hunt(seeds, drawn_scene, parts=parts_of(plant), most=most, told=told)
 
 
 def play_again(seed: int, *, plant: str | None = None) -> tuple[ChaosRun, Failure | None]:
@@ -90,10 +118,10 @@ def play_again(seed: int, *, plant: str | None = None) -> tuple[ChaosRun, Failur
         ConfigError: there is no plant of that name.
     """
     parts = parts_of(plant)
-    run = play_seed(seed, scripted_scene, parts=parts)
+    run = play_seed(seed, drawn_scene, parts=parts)
     if not run.broken:
         return run, None
-    return run, Failure(seed=seed, run=run, needed=needed(seed, run, scripted_scene, parts))
+    return run, Failure(seed=seed, run=run, needed=needed(seed, run, drawn_scene, parts))
 
 
 def parts_of(plant: str | None) -> ControlParts:

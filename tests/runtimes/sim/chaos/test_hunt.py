@@ -7,20 +7,36 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollart.chaos import parts_of, play_again, scripted_scene
+from rollart.chaos import drawn_scene, parts_of, play_again, scripted_scene
 from rollart.cli.main import main
 from rollart.core.errors import ConfigError
-from rollart.runtimes.sim.chaos.faults import Fault, FaultKind, Step
-from rollart.runtimes.sim.chaos.run import play
+from rollart.runtimes.sim.chaos.faults import CELLS, STRIDE, Fault, FaultKind, Step, draw_faults
+from rollart.runtimes.sim.chaos.run import ChaosRun, play
 from rollart.runtimes.sim.chaos.search import hunt, play_seed, shrink
 from rollart.testing.plants import PLANTS
 
+ROUNDS = 6
+"""Seeds of one kind of fault at one step to look through; most are felt in the first."""
+
 
 def test_whatever_befalls_a_run_every_promise_holds() -> None:
-    found = hunt(range(30), scripted_scene)
+    found = hunt(range(30), drawn_scene)
     assert [failure.run.broken for failure in found.failures] == []
     assert sum(found.coverage.felt.values()) > 30
     assert found.early > 0
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_fault_of_each_kind_is_felt_at_each_step(kind: FaultKind) -> None:
+    for step in Step:
+        first = next(s for s in range(len(CELLS)) if CELLS[s * STRIDE % len(CELLS)] == (kind, step))
+        runs = (_under_its_first_fault(first + n * len(CELLS)) for n in range(ROUNDS))
+        assert any(run.placed[0].felt for run in runs), step
+
+
+def _under_its_first_fault(seed: int) -> ChaosRun:
+    scene = drawn_scene(seed)
+    return play(scene, draw_faults(seed, scene.job)[:1])
 
 
 def test_the_same_seed_gives_the_same_events_under_another_hash_seed() -> None:
@@ -36,7 +52,7 @@ def test_the_same_seed_gives_the_same_events_under_another_hash_seed() -> None:
         return done.stdout
 
     assert told("1") == told("2")
-    assert play_seed(15, scripted_scene).digest in told("3")
+    assert play_seed(15, drawn_scene).digest in told("3")
 
 
 def fault(number: int) -> Fault:

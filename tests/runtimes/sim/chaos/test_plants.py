@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rollart.chaos import parts_of, scripted_scene
+from rollart.chaos import drawn_scene, parts_of
 from rollart.control.assembly import STANDARD
 from rollart.runtimes.sim.chaos.search import play_seed
 from rollart.testing.plants import PLANTS
@@ -43,8 +43,8 @@ def test_a_planted_bug_is_found_within_200_seeds(name: str) -> None:
     assert parts != STANDARD
     seeds = itertools.chain((FIRST.get(name, 0),), range(WITHIN))
     hit = next(
-        (s for s in seeds if words in play_seed(s, scripted_scene, parts=parts).broken_words), None
+        (s for s in seeds if words in play_seed(s, drawn_scene, parts=parts).broken_words), None
     )
     assert hit is not None
     assert hit < WITHIN
-    assert words not in play_seed(hit, scripted_scene).broken_words
+    assert words not in play_seed(hit, drawn_scene).broken_words

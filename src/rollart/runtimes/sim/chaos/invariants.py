@@ -12,6 +12,7 @@ from rollart.core.events import (
     BatchTaken,
     Committed,
     Disposed,
+    EngineAcknowledged,
     EngineDown,
     EnvironmentReset,
     LedgerClosed,
@@ -184,13 +185,27 @@ def six_steps_are_in_order(run: Evidence) -> Iterator[str]:
             suspended = event.phase is Phase.SUSPEND
     if suspended:
         yield "six steps: the run ended suspended"
-    lost = Counter(event.engine for event in run.of(EngineDown))
-    for engine in run.engines:
-        lost[engine.id] -= 1  # what was lost under this name came before what was not
-        yield from _engine_order(engine.id, engine.calls, lost=lost[engine.id] >= 0)
+    current = _current_engines(run)
+    latest = {engine.id: number for number, engine in enumerate(run.engines)}
+    for number, engine in enumerate(run.engines):
+        in_use = engine.id in current and latest[engine.id] == number
+        yield from _engine_order(engine.id, engine.calls, in_use=in_use)
 
 
-def _engine_order(engine: str, calls: Sequence[str], *, lost: bool) -> Iterator[str]:
+def _current_engines(run: Evidence) -> set[str]:
+    """Those that at the end live and hold the committed version; the others may be catching up."""
+    committed, held = -1, dict[str, int]()
+    for _, event in run.events:
+        if isinstance(event, Committed):
+            committed = event.version
+        elif isinstance(event, EngineAcknowledged):
+            held[event.engine] = event.version
+        elif isinstance(event, EngineDown):
+            held.pop(event.engine, None)
+    return {engine for engine, version in held.items() if version >= committed}
+
+
+def _engine_order(engine: str, calls: Sequence[str], *, in_use: bool) -> Iterator[str]:
     paused = False
     for call in calls:
         verb = call.partition(" ")[0]
@@ -200,7 +215,7 @@ def _engine_order(engine: str, calls: Sequence[str], *, lost: bool) -> Iterator[
             yield f"six steps: {engine} was updated while running"
         elif verb == "add" and paused:
             yield f"six steps: {engine} was given {call} while paused"
-    if paused and not lost and calls[-1] == "pause" and "resume" in calls:
+    if paused and in_use and calls[-1] == "pause" and "resume" in calls:
         yield f"six steps: {engine} was left paused"
 
 

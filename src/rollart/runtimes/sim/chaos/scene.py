@@ -15,6 +15,18 @@ from rollart.core.jobfile import parse_job
 from rollart.core.ports import EventSink, Launcher
 
 PROTOCOLS = ("rollart", "areal", "one_off", "rollart", "sync", "sync_plus", "rollart")
+TIMEOUTS = {
+    "env_reset_s": 4.0,
+    "env_step_s": 2.0,
+    "reward_s": 2.0,
+    "episode_s": 60.0,
+    "engine_s": 10.0,
+    "weights_s": 10.0,
+    "train_s": 60.0,
+    "stall_s": 240.0,
+}
+"""Seconds, at pace 1. Whatever an episode may wait for lies well within the stall."""
+
 MODES = ("race", "race", "adaptive", "unbiased")
 
 
@@ -30,8 +42,13 @@ MakeScene = Callable[[int], Scene]
 """The scene of a seed."""
 
 
-def draw_job(seed: int) -> JobConfig:
-    """A job of three or four steps over two engines and two domains."""
+def draw_job(seed: int, *, pace: float = 1.0, max_tokens: int = 24) -> JobConfig:
+    """A job of three or four steps over two engines and two domains.
+
+    Args:
+        pace: how many times longer everything may take.
+        max_tokens: of a turn.
+    """
     rng = random.Random(derive_seed(seed, "job"))
     steps = rng.randint(3, 4)
     protocol = PROTOCOLS[seed % len(PROTOCOLS)]
@@ -44,7 +61,7 @@ def draw_job(seed: int) -> JobConfig:
         {
             "schema": 1,
             "run": {"steps": steps, "seed": seed},
-            "model": {"path": "none"},
+            "model": {"path": "none", "context": 1024 + 8 * max_tokens},
             "rollout": {
                 "batch_groups": rng.randint(1, 3),
                 "group_size": 2,
@@ -55,19 +72,10 @@ def draw_job(seed: int) -> JobConfig:
             "redundancy": _spares(rng),
             "train": {"correction": "behaviour", "drop_zero_variance": rng.random() < 0.5},
             "domains": [
-                _domain("lake", 2.0, rng.randint(2, 3)),
-                _domain("shop", 1.0, rng.randint(2, 3)),
+                _domain("lake", 2.0, rng.randint(2, 3), max_tokens),
+                _domain("shop", 1.0, rng.randint(2, 3), max_tokens),
             ],
-            "timeouts": {
-                "env_reset_s": 4.0,
-                "env_step_s": 2.0,
-                "reward_s": 2.0,
-                "episode_s": 60.0,
-                "engine_s": 10.0,
-                "weights_s": 10.0,
-                "train_s": 60.0,
-                "stall_s": 240.0,
-            },
+            "timeouts": {name: pace * seconds for name, seconds in TIMEOUTS.items()},
             "faults": {"attempts": rng.randint(2, 3), "engine_restarts": 4},
             "eval": {"tasks": 2, "every": 2} if evaluates else {},
         }
@@ -85,12 +93,12 @@ def _spares(rng: random.Random) -> dict[str, Any]:
     return {"members": members, "groups": groups, "mode": mode}
 
 
-def _domain(tag: str, weight: float, size: int) -> dict[str, Any]:
+def _domain(tag: str, weight: float, size: int, max_tokens: int) -> dict[str, Any]:
     return {
         "tag": tag,
         "environment": "none:None",
         "weight": weight,
         "group_size": size,
         "max_turns": 6,
-        "max_tokens": 24,
+        "max_tokens": max_tokens,
     }
