@@ -41,7 +41,8 @@ def micro_rows(effort: Effort, fitted: Fitted | None = None) -> list[Row]:
             ),
             arms=tuple(_arm(members, groups, found, effort) for members, groups in PAPER),
             value=_speeds,
-            seeds=2 * effort.cheap_seeds,
+            # A rollout ends with its slowest: it takes many until the mean says something.
+            seeds=max(6, 2 * effort.cheap_seeds),
             assumed=(
                 f"{TURNS} turns of 10 s; lognormal times, sigma {found.task_sigma:g} of what a "
                 f"task's trajectories share and {found.member_sigma:g} of their own (fitted)"
