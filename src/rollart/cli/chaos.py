@@ -71,10 +71,12 @@ def _told(failure: "Failure", plant: str | None) -> str:
 
 
 def _summary(coverage: "Coverage") -> str:
-    never = ", ".join(f"{kind} at {step}" for kind, step in coverage.empty)
+    never = [f"{kind} at {step}" for kind, step in coverage.empty]
+    first = f"{len(never)} never felt, such as {', '.join(never[:3])}"
     return (
-        f"{'never felt: ' + never if never else 'every fault was felt at every step'}; besides, "
-        f"{coverage.unfelt} faults came when nothing met them, {coverage.missed} came too late"
+        f"{first if never else 'every fault was felt at every step'}; besides, "
+        f"{coverage.unfelt} faults came when nothing met them, {coverage.missed} were to come "
+        "after the run's end"
     )
 
 

@@ -275,9 +275,10 @@ def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
         commands,
         "chaos",
         "hunt for broken promises with faults drawn by seed",
-        "Small runs of the real control plane under virtual time. Each seed draws a job and its\n"
-        "faults. A seed that breaks a promise is printed with the few faults that it takes, and\n"
-        "the code is 1; with a planted bug the code is 1 if it was not found.",
+        "Small runs of the real control\n"
+        "plane under virtual time. Each seed draws a job and its faults. A seed that breaks a\n"
+        "promise is printed with the few faults that it takes, and the code is 1; with a planted\n"
+        "bug the code is 1 if it was not found.",
     )
     chaos.add_argument(
         "--seeds", type=_positive, default=200, metavar="N", help="how many seeds (200)"
@@ -286,7 +287,11 @@ def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--first", type=_number, default=0, metavar="S", help="the first of them (0)"
     )
     chaos.add_argument("--seed", type=_number, metavar="S", help="play this one seed again")
-    chaos.add_argument("--plant", metavar="NAME", help="plant a known bug, to see it found")
+    chaos.add_argument(
+        "--plant",
+        metavar="NAME",
+        help="plant a known bug, to see it found; an unknown name lists them",
+    )
 
 
 def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:

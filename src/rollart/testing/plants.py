@@ -57,5 +57,6 @@ PLANTS: Mapping[str, Plant] = {
     "keeps-the-fast": _plant(8, "spares", scheduler=scheduling.KeepsTheFast),
     "takes-silence-for-zero": _plant(9, "numbers", manager=scheduling.TakesSilenceForZero),
     "keeps-prefixes": _plant(10, "memory", proxy=requests.KeepsPrefixes),
+    "watches-for-ever": _plant(10, "memory", proxy=requests.WatchesForEver),
     "hides-lost-turns": _plant(11, "events", manager=scheduling.HidesLostTurns),
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollart.control.deadline import within
 from rollart.control.fleet import EngineSlot, EngineState, Fleet
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink, _Pending
 from rollart.control.weight_sync import WeightSync
@@ -97,6 +98,15 @@ class KeepsPrefixes(LLMProxy):
 
     def _release_prefix(self, session: str) -> None:
         self._holder.pop(session, None)
+
+
+class WatchesForEver(LLMProxy):
+    """Watches each request with a task that nobody ends."""
+
+    async def generate(self, call: GenerateCall, on_start: StartSink) -> Answer:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.create_task, within(1e9, loop.create_future(), TimeoutError))
+        return await super().generate(call, on_start)
 
 
 class RoutesBeforeTheAnswer(Fleet):

@@ -1,7 +1,7 @@
 """What is known of a run from outside: its events, and what passed through its ports.
 
 Invariant: nothing here comes from control's own objects, so checks over it share nothing with what
-they judge. Of a recorded run there are events only, and the other parts are empty.
+they judge.
 """
 
 from collections.abc import Sequence
@@ -49,13 +49,14 @@ class Evidence:
         steps: how many it says it did.
         events: (loop time in s, event), in order.
         batches: what the trainer trained, each with the version that was trained.
+        engines: every engine there was, in order of launch.
     """
 
     job: JobConfig
     steps: int
     events: Sequence[tuple[float, Event]]
-    batches: Sequence[tuple[int, TrainBatch]] = ()
-    engines: Sequence[EngineSeen] = ()
+    batches: Sequence[tuple[int, TrainBatch]]
+    engines: Sequence[EngineSeen]
 
     def of(self, kind: type[T]) -> list[T]:
         """The events of one kind, in order."""

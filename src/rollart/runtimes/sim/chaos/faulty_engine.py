@@ -57,6 +57,7 @@ class FaultyEngine:
         dispatches: the requests that it was sent, in order.
         died_at: loop time (s) of a death that a fault brought.
         given_up: control has declared it lost.
+        left: requests and sessions that it still held when it was closed, unless it was lost.
 
     Args:
         turns: the latest dispatch of each turn, over all engines of the run.
@@ -260,7 +261,6 @@ class FaultyEngine:
         return self._dead.result()
 
     async def close(self) -> None:
-        """`left` then says what a sound engine still held."""
         if not self._dead.done():
             self.left = () if self.given_up else (*self._running, *self._sessions)
             self._dead.set_result("closed")

@@ -5,9 +5,11 @@ Invariant: as in `invariants`, each check returns sentences and shares no code w
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rollart.control.controller import RunResult
 from rollart.core.events import EngineDown
-from rollart.core.tokens import join
+from rollart.core.tokens import TokenBlock, join
 from rollart.core.types import Trajectory
 from rollart.runtimes.sim.chaos.driver import FaultDriver
 from rollart.runtimes.sim.chaos.evidence import Evidence
@@ -69,8 +71,8 @@ def _sampled(trajectory: Trajectory) -> list[bytes | int]:
     return [_content(piece.ids) for piece in pieces]
 
 
-def _content(block: object) -> bytes | int:
-    return block.tobytes() if hasattr(block, "tobytes") else len(block)  # pyright: ignore
+def _content(block: TokenBlock) -> bytes | int:
+    return block.tobytes() if isinstance(block, np.ndarray) else len(block)
 
 
 def verdicts_are_what_rewards_said(run: Evidence, launcher: FaultyLauncher) -> Iterator[str]:
