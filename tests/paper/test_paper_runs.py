@@ -1,6 +1,10 @@
 """What is measured of a run, and what a task's own pace does to it."""
 
 import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +84,31 @@ def test_a_run_that_does_not_reach_its_end_is_an_error() -> None:
     ends = whole.world.model_copy(update={"domains": domains})
     with pytest.raises(RollartError, match="arm small, seed 0"):
         run_arm(Arm(name="small", job=whole.job, world=ends), 0)
+
+
+@pytest.mark.real
+def test_the_processes_end_with_the_one_that_began_them() -> None:
+    command = [sys.executable, "-m", "rollart", "paper", "--quick", "--rows", "m-weights"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as began:
+        assert began.stderr is not None
+        began.stderr.readline()  # a first run is over, so they are there
+        children = Path(f"/proc/{began.pid}/task/{began.pid}/children").read_text().split()
+        assert len(children) >= 2
+        began.kill()
+        began.stderr.read()  # open until the last of them is gone
+    ends = time.monotonic() + 10.0
+    while any(map(_lives, children)) and time.monotonic() < ends:
+        time.sleep(0.05)  # what keeps count of semaphores closes its end first
+    assert not [pid for pid in children if _lives(pid)]
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_more_steps_skipped_than_there_are_is_an_error() -> None:

@@ -109,6 +109,11 @@ def end_rows(effort: Effort) -> list[Row]:
             value=lambda seen: _alpha_gains(seen, alphas),
             seeds=effort.seeds,
             assumed="8B on 64 H800 + 32 H20, 32 H800 train",
+            why=(
+                "Training paces the run with alpha = 1 already, so there is no wait left for a "
+                "greater one to take away. Steps even grow a little: the longer trajectories that "
+                "are waited for no more come in later batches, which then have more tokens."
+            ),
         )
     ]
 

@@ -40,7 +40,7 @@ def write_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = draw(results, path.parent / PICTURES)
     lines = [
-        *_head(results, circumstances),
+        *_head(results, len(not_run), circumstances),
         *_summary(results, not_run),
         *(f"\n![{what}]({PICTURES}/{name})" for name, what in pictures),
         *_rows(results),
@@ -49,13 +49,15 @@ def write_page(
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _head(results: Sequence[RowResult], how: Circumstances) -> Iterator[str]:
+def _head(results: Sequence[RowResult], left: int, how: Circumstances) -> Iterator[str]:
     own = [result for result in results if result.row.kind in {Kind.MICRO, Kind.END_TO_END}]
     hits = sum(result.ok for result in own)
     yield "# The paper's evaluation on modelled hardware"
     yield ""
     yield (
-        f"{hits} of {len(own)} rows lie within their bands. Written by `{how.command}` "
+        f"{hits} of {len(own)} rows lie within their bands"
+        + (f"; {left} were not run" if left else "")
+        + f". Written by `{how.command}` "
         f"({how.effort} effort) in {how.seconds / 60:.0f} minutes on {how.processes} processes, "
         f"which worked {how.cpu_s / 60:.0f} minutes together."
     )

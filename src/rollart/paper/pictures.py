@@ -7,6 +7,8 @@ from typing import Any
 from rollart.paper.rows import Kind, PartResult, RowResult
 
 HIT, MISS, BAND, LINE = "#2a6f97", "#c1121f", "#c9d6df", "#333333"
+LEFT, RIGHT = -1.0, 2.0
+"""Ends of the picture, in widths of a band; what lies beyond is shown there as an arrow."""
 
 
 def draw(results: Sequence[RowResult], folder: Path) -> list[tuple[str, str]]:
@@ -49,14 +51,16 @@ def _bands(axes: Any, banded: Sequence[tuple[RowResult, PartResult]]) -> None:
         colour = HIT if part.ok else MISS
         axes.barh(at, 1.0, color=BAND, height=0.7)
         axes.plot([places[0], places[2]], [at, at], color=LINE, linewidth=1)
-        axes.plot(places[1], at, "o", color=colour, markersize=5)
+        shown = min(max(places[1], LEFT), RIGHT)
+        mark = "o" if shown == places[1] else "<" if shown == LEFT else ">"
+        axes.plot(shown, at, mark, color=colour, markersize=5)
     axes.set_yticks(
         range(len(banded)),
         [f"{result.row.id}  {part.part.label}" for result, part in banded],
         fontsize=7,
     )
     axes.invert_yaxis()
-    axes.set_xlim(-1.0, 2.0)
+    axes.set_xlim(LEFT - 0.05, RIGHT + 0.05)
     axes.set_xticks([0, 1], ["band's low end", "high end"])
     axes.set_title("Ours within the band (least, mean and most over seeds)", fontsize=9)
 

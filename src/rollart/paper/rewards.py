@@ -34,7 +34,14 @@ def end_rows(effort: Effort) -> list[Row]:
             seeds=effort.cheap_seeds,
             assumed=(
                 "8B on GEM-math; the three jobs are one run of three batches, whose engines and "
-                "judges they share; the dedicated judge has half of the GPUs"
+                "judges they share; the dedicated judge has half of the GPUs; serverless "
+                "instances are beside the 16"
+            ),
+            why=(
+                "Rollout time follows the longest chain of answers, whose tokens take as long each "
+                "with half as many sequences a GPU, since decoding reads all weights either way; "
+                "so twice the GPUs are far from twice as fast. A judge's call is short against the "
+                "seconds that an idle instance is kept, so instances rest most of their time."
             ),
         )
     ]

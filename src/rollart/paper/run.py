@@ -1,15 +1,17 @@
 """Arms over seeds, on several processes.
 
 Invariant: what an arm gives with a seed depends on nothing else, so runs may go in any order and on
-any process. Equal arms of several rows run once.
+any process. Equal arms of several rows run once. The processes end with the one that began them.
 """
 
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 
 from rollart.core.errors import RollartError
 from rollart.paper.arms import Arm
@@ -94,6 +96,15 @@ def _timed(arm: Arm, seed: int) -> tuple[Measured, float]:
 
 def _prepare() -> None:
     gc.set_threshold(*COLLECTOR)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A process that waits for work would wait for ever once whoever gives it is killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _wanted(rows: Sequence[Row]) -> Mapping[str, tuple[Arm, int]]:

@@ -39,6 +39,11 @@ def end_rows(effort: Effort) -> list[Row]:
             value=_values,
             seeds=effort.seeds,
             assumed="a quarter of the GPUs trains; weights within one cluster",
+            why=(
+                "Without affinity and with weights within one cluster AReaL and RollArt differ by "
+                "aborts only, and both are paced by training at either size. Sync+ pays for the "
+                "tail of each batch, which more GPUs do not shorten."
+            ),
         )
     ]
 

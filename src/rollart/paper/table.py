@@ -53,6 +53,8 @@ def _lines(results: Sequence[RowResult]) -> Iterator[str]:
             mark = " " if part.ok else "!"
             paper = f"   (paper {part.part.paper})" if part.part.paper else ""
             yield f"    {mark} {part.part.label}: {number(part)}{paper}"
+        if row.why and not result.ok:
+            yield f"      why: {row.why}"
 
 
 def json_objects(results: Sequence[RowResult]) -> list[dict[str, object]]:
@@ -83,6 +85,8 @@ def _object(result: RowResult) -> dict[str, object]:
         "ours": {part.part.label: round(part.mean, 4) for part in result.parts},
         "ok": result.ok,
         "missed": [part.part.label for part in result.parts if not part.ok],
+        "why": "" if result.ok else row.why,
+        "assumed": row.assumed,
         "spread": {
             part.part.label: [round(part.least, 4), round(part.most, 4)] for part in result.parts
         },
