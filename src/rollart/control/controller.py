@@ -212,6 +212,7 @@ class Controller:
     async def _finish(self, result: RunResult) -> RunResult:
         """Close the books and save the weights, whatever happened before."""
         self._beside.stop()
+        await self._beside.settled()
         await self._scheduler.stop()
         self._balance()
         if self._settings.save_to is None or isinstance(self._fatal, TrainerLost):

@@ -169,11 +169,11 @@ class Fleet:
         patience = self._settings.engine_s
         while slot.state is not EngineState.LOST:
             busy = bool(slot.inflight) and not self.suspended
-            quiet = now() - slot.progress_at if busy else 0.0
-            if quiet >= patience:
-                self.lose(slot, f"no token for {quiet:.1f} s with {len(slot.inflight)} requests")
+            until = (slot.progress_at if busy else now()) + patience
+            if now() >= until:
+                self.lose(slot, f"no token for {patience:.1f} s with {len(slot.inflight)} requests")
                 return
-            await _sleep_or(slot.lost, patience - quiet)
+            await _wait_until(slot.lost, until)
 
     def lose(self, slot: EngineSlot, reason: str) -> None:
         """Declare an engine gone: its requests move, and its binding gets a new engine."""
@@ -405,10 +405,13 @@ def backoff(tries: int) -> float:
     return min(RETRY_FIRST_S * 2 ** (tries - 1), RETRY_MOST_S)
 
 
-async def _sleep_or(event: asyncio.Event, seconds: float) -> None:
-    """Returns after `seconds` or when the event is set, whichever is first."""
+async def _wait_until(event: asyncio.Event, time: float) -> None:
+    """Returns at loop time `time` (s) or when the event is set, whichever is first.
+
+    A time, not what is left until it: that, added to now, may be rounded to now again.
+    """
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(time):
             await event.wait()
     except TimeoutError:
         return
