@@ -71,7 +71,7 @@ def play(scene: Scene, faults: Sequence[Fault], *, parts: ControlParts = STANDAR
             launcher,
             run_id="chaos",
             placement=declared_placement(scene.job),
-            save_to="weights",
+            save_to=None,
             events=driver,
             parts=parts,
         )
