@@ -28,11 +28,11 @@ SIM = "sim"
 """The runtime of modelled hardware, under virtual time."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-COLLECTOR = (10_000, 10, 5_000)
+COLLECTOR = (500_000, 10, 50)
 """Thresholds of the cycle collector while a run goes on. With ten thousand trajectories alive, the
-default's full passes stop the loop for over a second and take nearly half of its time. Here young
-objects are looked at in passes of a few milliseconds, and all of them once in 5e8 new ones: with
-2,000 turns a second, within the hour."""
+default's full passes stop the loop for over a second and take nearly half of its time, and frequent
+passes over young objects are most of a turn's p99. They count what was made and not yet freed: at
+half a million, a run in a steady state makes next to none, and cycles can hold some tens of MB."""
 
 
 @contextmanager
