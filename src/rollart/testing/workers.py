@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from rollart.core.errors import WorkerFailed
 from rollart.core.ports import Binding, ClassPath, WorkerHandle
+from rollart.runtimes.sim.workers import InProcessWorker
 
 
 class Parrot:
@@ -41,49 +41,20 @@ class Parrot:
 PARROT = ClassPath(path=f"{__name__}:Parrot")
 
 
-class ScriptedWorker:
-    """The `WorkerHandle` port over an instance; it dies when told to."""
+class ScriptedWorker(InProcessWorker):
+    """A worker in this process that keeps its calls, and dies when told to."""
 
     def __init__(self, binding: Binding, instance: Any) -> None:
-        self._binding = binding
-        self._instance = instance
-        self._instance.worker, self._instance.hardware = binding.worker, binding.hardware
-        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        super().__init__(binding, instance)
+        instance.worker, instance.hardware = binding.worker, binding.hardware
         self.calls: list[tuple[str, tuple[object, ...]]] = []
-
-    @property
-    def id(self) -> str:
-        return self._binding.worker
-
-    @property
-    def hardware(self) -> str:
-        return self._binding.hardware
 
     async def call(
         self, method: str, args: Sequence[object], kwargs: Mapping[str, object], *, seconds: float
     ) -> object:
-        if self._dead.done():
-            raise WorkerFailed(self.id, self._dead.result())
-        self.calls.append((method, tuple(args)))
-        try:
-            async with asyncio.timeout(seconds):
-                result = getattr(self._instance, method)(*args, **kwargs)
-                return await result if inspect.isawaitable(result) else result
-        except TimeoutError:
-            self.die(f"no answer to {method} within {seconds:g} s")
-            raise WorkerFailed(self.id, self._dead.result()) from None
-        except Exception as error:
-            raise WorkerFailed(self.id, f"{method} raised {error!r}") from error
-
-    def die(self, reason: str) -> None:
-        if not self._dead.done():
-            self._dead.set_result(reason)
-
-    async def wait_dead(self) -> str:
-        return await asyncio.shield(self._dead)
-
-    async def close(self) -> None:
-        self.die("closed")
+        if self.alive:
+            self.calls.append((method, tuple(args)))
+        return await super().call(method, args, kwargs, seconds=seconds)
 
 
 class ScriptedWorkers:

@@ -45,11 +45,16 @@ class InProcessWorker:
                 return await result if inspect.isawaitable(result) else result
         except Exception as error:
             if scope.expired():
-                self._die(f"no answer to {method} within {seconds:g} s")
+                self.die(f"no answer to {method} within {seconds:g} s")
                 raise WorkerFailed(self.id, self._dead.result()) from None
             raise WorkerFailed(self.id, f"{method} raised {error!r}") from error
 
-    def _die(self, reason: str) -> None:
+    @property
+    def alive(self) -> bool:
+        return not self._dead.done()
+
+    def die(self, reason: str) -> None:
+        """It is gone from now on; the first reason counts."""
         if not self._dead.done():
             self._dead.set_result(reason)
 
@@ -57,7 +62,7 @@ class InProcessWorker:
         return await asyncio.shield(self._dead)
 
     async def close(self) -> None:
-        self._die("closed")
+        self.die("closed")
 
 
 def start_worker(
