@@ -21,14 +21,13 @@ DENSE, EXPERTS = "Qwen3-32B", "Qwen3-30B-A3B"
 def end_rows(effort: Effort) -> list[Row]:
     """A dense model and one with experts, on four nodes."""
     return [
-        _row("e-pd-dense", DENSE, "1.03-1.05", 1.0, 1.1, effort),
-        _row("e-pd-moe", EXPERTS, "1.11-1.21", 1.05, 1.3, effort),
+        _row("e-pd-dense", DENSE, "1.03-1.05", (1.0, 1.1), effort),
+        _row("e-pd-moe", EXPERTS, "1.11-1.21", (1.05, 1.3), effort),
     ]
 
 
-def _row(  # noqa: PLR0917
-    row: str, model: str, paper: str, low: float, high: float, effort: Effort
-) -> Row:
+def _row(row: str, model: str, paper: str, within: tuple[float, float], effort: Effort) -> Row:
+    low, high = within
     judged = SHAPES[:2]
     return Row(
         id=row,

@@ -63,11 +63,11 @@ def domains_of(model: str) -> tuple[str, ...]:
 def end_rows(effort: Effort) -> list[Row]:
     """Throughput ratios from Sync to RollArt, by model, and step times of the 32B."""
     steps = [
-        ("e-sync-plus", "sync_plus", "sync", "1.40-2.40", 1.3, 2.5),
-        ("e-one-off", "one_off", "sync_plus", "1.31-1.47", 1.25, 1.6),
-        ("e-areal", "areal", "one_off", "1.03-1.06", 1.0, 1.1),
-        ("e-rollart-areal", ROLLART, "areal", "1.22-1.36", 1.1, 1.45),
-        ("e-rollart-sync", ROLLART, "sync", "2.65-4.58", 2.3, 5.0),
+        ("e-sync-plus", ("sync_plus", "sync"), "1.40-2.40", (1.3, 2.5)),
+        ("e-one-off", ("one_off", "sync_plus"), "1.31-1.47", (1.25, 1.6)),
+        ("e-areal", ("areal", "one_off"), "1.03-1.06", (1.0, 1.1)),
+        ("e-rollart-areal", (ROLLART, "areal"), "1.22-1.36", (1.1, 1.45)),
+        ("e-rollart-sync", (ROLLART, "sync"), "2.65-4.58", (2.3, 5.0)),
     ]
     return [
         *(_ratio_row(effort, *step) for step in steps),
@@ -76,9 +76,10 @@ def end_rows(effort: Effort) -> list[Row]:
     ]
 
 
-def _ratio_row(  # noqa: PLR0917
-    effort: Effort, row: str, over: str, under: str, paper: str, low: float, high: float
+def _ratio_row(
+    effort: Effort, row: str, protocols: tuple[str, str], paper: str, within: tuple[float, float]
 ) -> Row:
+    (over, under), (low, high) = protocols, within
     models = effort.models
     return Row(
         id=row,
