@@ -1,10 +1,12 @@
 """The idle account of whole runs of the control plane over scripted parts."""
 
 import math
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
+from rollart.core.config import JobConfig
 from rollart.core.events import (
     DeviceBusy,
     Phase,
@@ -13,12 +15,17 @@ from rollart.core.events import (
     RunStarted,
     Stamped,
     TurnEnded,
+    WorkerBound,
 )
 from rollart.observe.history import gather
 from rollart.observe.idle import DeviceAccount, account
 from rollart.observe.intervals import Interval, merged
+from rollart.runtimes.sim.run import simulate
+from rollart.runtimes.sim.world import World
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
+from rollart.testing.parts import EventRecorder
 from rollart.testing.script import Script
+from rollart.testing.worlds import small_job, small_world
 
 PROTOCOLS = ("sync", "sync_plus", "one_off", "areal", "rollart")
 
@@ -134,3 +141,38 @@ def test_a_slow_trainer_holds_engines_back(protocol: str) -> None:
     for name in ("engine-0", "engine-1"):
         assert share(slow[name], "admission") > 0.5 + share(quick[name], "admission")
     assert share(slow["trainer"], "busy") > 0.5 + share(quick["trainer"], "busy")
+
+
+def simulated(job: JobConfig, world: World) -> tuple[EventRecorder, dict[str, DeviceAccount]]:
+    """A simulated run's events and its account."""
+    events = EventRecorder()
+    result = simulate(job, world, events=events)
+    assert result.ok, result.reason
+    stamped = [
+        Stamped(time=time, seq=seq, incarnation=0, event=event)
+        for seq, (time, event) in enumerate(events.events)
+    ]
+    return events, devices(stamped)
+
+
+def test_the_account_has_every_slot_that_was_bound_whatever_the_class_is_called() -> None:
+    pair = {
+        "prefill": {"hardware": "H800", "gpus": 1, "count": 2},
+        "decode": {"hardware": "H20", "gpus": 1, "count": 3},
+    }
+    events, found = simulated(
+        small_job(rollout__engines={"local": 2, "pair": 1}, rollout__affinity={}),
+        small_world(
+            pools={"H800": 18, "H20": 3},
+            engines={"local": {"hardware": "H800", "gpus": 4}, "pair": pair},
+        ),
+    )
+    bound: Counter[tuple[str, str]] = Counter()
+    for one in events.of(WorkerBound):
+        bound[one.worker, one.hardware] += len(one.slots)
+    counted: dict[tuple[str, str], float] = {}
+    for device in found.values():
+        place = device.device.partition("/")[0], device.hardware
+        counted[place] = counted.get(place, 0.0) + device.slots
+    assert counted == bound
+    assert counted["engine-0", "H800"] == 4

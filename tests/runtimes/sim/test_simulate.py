@@ -277,6 +277,29 @@ def test_devices_are_never_busy_twice_at_once_and_are_those_that_were_bound() ->
         assert all(b >= a - 1e-6 for (_, a), (b, _) in pairwise(busy)), device
 
 
+def test_what_devices_do_is_booked_on_the_hardware_that_they_were_bound_to() -> None:
+    """Also where the job's class of engines is not named after a GPU."""
+    part = {"hardware": "H20", "gpus": 1, "count": 2}
+    events = run(
+        small_job(rollout__engines={"local": 2, "pair": 1}, rollout__affinity={}),
+        small_world(
+            pools={"H800": 16, "H20": 2},
+            engines={
+                "local": {"hardware": "H800", "gpus": 2},
+                "pair": {"prefill": {"hardware": "H800", "gpus": 1, "count": 2}, "decode": part},
+            },
+        ),
+    )[1]
+    bound: dict[str, set[str]] = {}
+    for one in events.of(WorkerBound):
+        bound.setdefault(one.worker, set()).add(one.hardware)
+    assert bound["engine-2"] == {"H800", "H20"}
+    told_of: dict[str, set[str]] = {}
+    for busy in events.of(DeviceBusy):
+        told_of.setdefault(busy.device.partition("/")[0], set()).add(busy.hardware)
+    assert told_of == bound
+
+
 def test_tasks_that_end_end_the_run() -> None:
     world = small_world(**{f"domains__{TAG}__tasks": 6})
     result, events = run(small_job(run__steps=9), world)

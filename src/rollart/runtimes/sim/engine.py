@@ -367,7 +367,7 @@ def modelled_engine(
 
     Raises `ConfigError` when the model does not fit on them.
     """
-    log = BusyLog(worker, hardware, events)
+    log = BusyLog(worker, roofline.gpu.name, events)
     machine = StepClock(
         roofline,
         capacity=roofline.kv_capacity_tokens,
