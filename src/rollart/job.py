@@ -7,7 +7,7 @@ run has begun, its directory gets an event log, metrics, weights and a report ho
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
 from rollart.observe.report import write_report
+from rollart.observe.summary import RunSummary
 from rollart.observe.trackers import MetricsFeed, make_trackers
 from rollart.observe.transcripts import TRANSCRIPTS_FILE, TranscriptLog
 from rollart.plan import (
@@ -71,12 +72,16 @@ WORLD_FILE = "world.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run ended, and where its files are."""
+    """How a run ended, and where its files are.
+
+    `summary` is what its report says; None if the report could not be made.
+    """
 
     directory: Path
     ok: bool
     reason: str
     interrupted: bool
+    summary: RunSummary | None
 
 
 def run(
@@ -129,19 +134,21 @@ def run(
             result = run_on(runtime, lambda: _train(work, view))
         finally:
             view.close()
-    _write_report(directory)
     return RunOutcome(
         directory=plan.directory,
         ok=result.ok,
         reason=result.reason,
         interrupted=result.interrupted,
+        summary=_reported(directory),
     )
 
 
-def _write_report(directory: Path) -> None:
+def _reported(directory: Path) -> RunSummary | None:
     # The run is over; a report that cannot be drawn must not change how it ended.
-    with suppress(RollartError):
-        write_report(directory)
+    try:
+        return write_report(directory)
+    except RollartError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from rollart.cli.main import main
 from rollart.core.errors import ConfigError, TrainerLost
 from rollart.core.events import SCHEMA, Evaluated, Event, RunEnded, RunStarted, Stamped, WorkerBound
 from rollart.observe.eventlog import EventLog
+from rollart.observe.summary import RunSummary
 
 EVENTS: list[Event] = [
     RunStarted(
@@ -67,6 +68,7 @@ class Ended:
     ok: bool = True
     reason: str = "all steps are done"
     interrupted: bool = False
+    summary: RunSummary | None = None
 
 
 @dataclass

@@ -6,7 +6,10 @@ Invariant: bad input is one line on standard error and exit code 2, before anyth
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rollart.observe.summary import RunSummary
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -28,6 +31,10 @@ class Outcome(Protocol):
     def reason(self) -> str: ...
     @property
     def interrupted(self) -> bool: ...
+    @property
+    def summary(self) -> "RunSummary | None":
+        """What its report says, where one could be made."""
+        ...
 
 
 class EvalResult(Protocol):

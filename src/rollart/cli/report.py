@@ -23,7 +23,7 @@ def report(run: Path, *, as_json: bool, png: Path | None) -> int:
             if png is not None:
                 write_plot(history, png, summary=summary)
             return OK
-        _print_summary(summary)
+        print_summary(summary)
     except RollartError as error:
         return fail(BAD_INPUT, str(error))
     path = png or run / PLOT_FILE
@@ -41,10 +41,11 @@ def print_result(run: Path) -> None:
     from rollart.observe.report import load_history
     from rollart.observe.summary import summary_of
 
-    _print_summary(summary_of(load_history(run)))
+    print_summary(summary_of(load_history(run)))
 
 
-def _print_summary(summary: "RunSummary") -> None:
+def print_summary(summary: "RunSummary") -> None:
+    """Print the tables of a run."""
     from rich.console import Console
 
     from rollart.observe.tables import result

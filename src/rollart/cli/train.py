@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollart.cli.common import BAD_INPUT, FAILED, INTERRUPTED, OK, Jobs, fail
-from rollart.cli.report import print_result
+from rollart.cli.report import print_result, print_summary
 from rollart.core.errors import ConfigError, RollartError
 
 
@@ -20,7 +20,10 @@ def train(
     except RollartError as error:
         return fail(FAILED, str(error))
     try:
-        print_result(outcome.directory)
+        if outcome.summary is not None:
+            print_summary(outcome.summary)
+        else:
+            print_result(outcome.directory)  # or say why there is none
     except RollartError as error:
         # The run is over and its end is told below; what cannot be shown must not hide it.
         fail(FAILED, str(error))
