@@ -15,6 +15,7 @@ from rollart.core.events import (
     Committed,
     CreditsReturned,
     DeviceBusy,
+    DeviceReserved,
     Disposed,
     EngineAcknowledged,
     EngineDown,
@@ -69,6 +70,12 @@ class Scene:
         self.tell(
             end,
             DeviceBusy(device=device, hardware=hardware or "H20", work=work, begin=begin, end=end),
+        )
+
+    def reserve(self, device: str, begin: float, end: float | None = None) -> None:
+        self.tell(
+            begin if end is None else end,
+            DeviceReserved(device=device, hardware="H20", begin=begin, end=end),
         )
 
     def phase(self, phase: Phase, begin: float, end: float) -> None:
@@ -467,12 +474,34 @@ def test_an_instance_has_its_account_over_the_time_for_which_it_was_there() -> N
     scene.engine()
     scene.busy(0.0, 8.0)
     scene.busy(3.0, 4.0, "judge-0", "reward")
-    scene.busy(2.0, 6.0, "judge-0:reserved", "reserved")
+    scene.reserve("judge-0", 2.0)
+    scene.reserve("judge-0", 2.0, 6.0)
+    scene.busy(5.0, 8.0, "judge-1", "reward")
+    scene.reserve("judge-1", 4.0)
     found = {one.device: one for one in scene.account().devices}
-    assert set(found) == {"e", "judge-0"}
+    assert set(found) == {"e", "judge-0", "judge-1"}
     assert found["judge-0"].seconds == pytest.approx(4.0)
     assert dict(found["judge-0"].shares)["busy"] == pytest.approx(0.25)
+    assert found["judge-1"].seconds == pytest.approx(6.0)  # it never went
+    assert dict(found["judge-1"].shares)["busy"] == pytest.approx(0.5)
     assert found["e"].seconds == pytest.approx(10.0)
+
+
+def test_a_device_that_is_there_and_never_works_has_an_account_all_the_same() -> None:
+    scene = Scene()
+    scene.engine()
+    scene.busy(0.0, 8.0)
+    scene.busy(3.0, 4.0, "judge-0", "reward")
+    scene.reserve("judge-0", -5.0)
+    scene.reserve("judge-1", -5.0)
+    scene.reserve("judge-2", -5.0, -1.0)
+    found = {one.device: one for one in scene.account().devices}
+    assert set(found) == {"e", "judge-0", "judge-1"}
+    assert found["judge-1"].seconds == pytest.approx(10.0)
+    assert dict(found["judge-1"].shares)["busy"] == 0.0
+    (judges,) = (one for one in scene.account().classes if one.role == "reward")
+    assert (judges.devices, judges.slots) == (2, 2)
+    assert dict(judges.shares)["busy"] == pytest.approx(0.05)
 
 
 def test_generation_that_was_thrown_away_stands_apart_from_idle_time() -> None:

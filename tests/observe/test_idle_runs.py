@@ -9,6 +9,7 @@ import pytest
 from rollart.core.config import JobConfig
 from rollart.core.events import (
     DeviceBusy,
+    DeviceReserved,
     Phase,
     PhaseEnded,
     RequestDropped,
@@ -25,7 +26,7 @@ from rollart.runtimes.sim.world import World
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
 from rollart.testing.parts import EventRecorder
 from rollart.testing.script import Script
-from rollart.testing.worlds import small_job, small_world
+from rollart.testing.worlds import TAG, small_job, small_world
 
 PROTOCOLS = ("sync", "sync_plus", "one_off", "areal", "rollart")
 
@@ -176,3 +177,27 @@ def test_the_account_has_every_slot_that_was_bound_whatever_the_class_is_called(
         counted[place] = counted.get(place, 0.0) + device.slots
     assert counted == bound
     assert counted["engine-0", "H800"] == 4
+
+
+def test_every_gpu_that_is_kept_for_rewards_has_an_account_also_if_it_never_works() -> None:
+    """Calls go to the least busy one, the first of equals, so most never get any."""
+    rewards = {"seconds": 0.1, "dedicated": {"hardware": "L40S", "gpus": 16}}
+    events, found = simulated(
+        small_job(), small_world(pools__L40S=16, **{f"rewards__{TAG}": rewards})
+    )
+    (bound,) = (one for one in events.of(WorkerBound) if one.role == "reward")
+    kept = [device for device in found.values() if device.role == "reward"]
+    assert sum(device.slots for device in kept) == len(bound.slots) == 16
+    assert {device.hardware for device in kept} == {"L40S"}
+    assert any(share(device, "busy") == 0 for device in kept)
+    assert any(share(device, "busy") > 0 for device in kept)
+
+
+def test_instances_are_devices_by_their_own_name_only() -> None:
+    rewards = {"seconds": 0.1, "serverless": {"hardware": "L40S", "keep_s": 5.0}}
+    events, found = simulated(small_job(), small_world(**{f"rewards__{TAG}": rewards}))
+    names = {one.device for one in events.of(DeviceReserved)}
+    assert names >= {one.device for one in events.of(DeviceBusy) if one.work == "reward"}
+    assert {device.device for device in found.values()} - names == {
+        "trainer", *(f"engine-{number}" for number in range(8)),
+    }  # fmt: skip

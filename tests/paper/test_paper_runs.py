@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from rollart.core.errors import RollartError
-from rollart.core.events import BatchTaken, DeviceBusy, Phase, PhaseBegan, WorkerBound
+from rollart.core.events import BatchTaken, DeviceBusy, DeviceReserved, Phase, PhaseBegan
 from rollart.core.identity import TrajectoryId
-from rollart.paper.arms import NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.arms import Arm, Cluster, arm
 from rollart.paper.measure import REWARD_POOL, TRAINER_POOL, Measured, Watch
+from rollart.paper.parameters import NO_TRAINING
 from rollart.paper.run import run_arm
 from rollart.paper.spread import TaskSpread
 from rollart.runtimes.sim.loop import run_virtual
@@ -125,16 +126,15 @@ def test_rewards_are_used_as_much_of_the_time_as_their_gpus_were_there(
     async def main() -> Measured:
         watch = Watch()
         watch.emit(PhaseBegan(step=0, phase=Phase.GET_BATCH))
-        if kept:
-            watch.emit(_bound(kept))
         spans = [(0.0, 1.0), (2.0, 4.0), (8.0, 10.0)]
         for begin, end in spans:
             watch.emit(_busy("judge-0", "reward", begin, end))
-            came = 0.0 if end < 5 else 8.0
-            if not kept:
-                watch.emit(_busy("judge-0:reserved", "reserved", came, end + 0.5))
+        for place in kept:
+            watch.emit(_reserved(f"kept-{place}", 0.0, None))
         if not kept:
-            watch.emit(_busy("judge-0:reserved", "reserved", 0.0, 4.0 + 2 / 3))
+            watch.emit(_reserved("judge-0", 0.0, None))
+            watch.emit(_reserved("judge-0", 0.0, 4.0 + 2 / 3))
+            watch.emit(_reserved("judge-1", 8.0, None))
         await asyncio.sleep(10.0)
         watch.emit(
             BatchTaken(
@@ -158,16 +158,8 @@ def _busy(device: str, work: str, begin: float, end: float) -> DeviceBusy:
     return DeviceBusy(device=device, hardware="H800", work=work, begin=begin, end=end)
 
 
-def _bound(slots: tuple[int, ...]) -> WorkerBound:
-    return WorkerBound(
-        worker="judge",
-        role="reward",
-        pool="H800",
-        hardware="H800",
-        slots=slots,
-        wanted="H800",
-        reason="",
-    )
+def _reserved(device: str, begin: float, end: float | None) -> DeviceReserved:
+    return DeviceReserved(device=device, hardware="H800", begin=begin, end=end)
 
 
 def test_trajectories_of_a_task_share_its_pace_and_tasks_differ() -> None:

@@ -272,6 +272,20 @@ class DeviceBusy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReserved:
+    """A device was kept for one use from `begin` on (loop time), whether it worked or not.
+
+    Told when it comes, with no `end`, and again with its end when it goes. One that is there for
+    the whole run need not say so, if it says when it is busy.
+    """
+
+    device: str
+    hardware: str
+    begin: float
+    end: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTaken:
     step: int
     groups: int
@@ -376,6 +390,7 @@ Event = (
     | PhaseBegan
     | PhaseEnded
     | DeviceBusy
+    | DeviceReserved
     | BatchTaken
     | StepTrained
     | LedgerClosed

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollart.observe.idle_books import Books
-from rollart.observe.idle_causes import CAUSES, CODE, RESERVED, Cause
+from rollart.observe.idle_causes import CAUSES, CODE, Cause
 from rollart.observe.idle_log import ENGINE, REWARD, TRAINER, Device, IdleLog
 from rollart.observe.intervals import Interval
 from rollart.observe.sweep import Floats
@@ -54,7 +54,7 @@ class ClassAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleAccount:
-    """Devices by name and by class; none where no device says when it is busy."""
+    """Devices by name and by class; none where no device says when it is busy or there."""
 
     window_s: float
     devices: tuple[DeviceAccount, ...]
@@ -68,8 +68,7 @@ def account(log: IdleLog, busy: Busy, window: Interval) -> IdleAccount:
     log.close(window[1])
     works: defaultdict[str, dict[str, Sequence[Interval]]] = defaultdict(dict)
     for (device, work), intervals in busy.items():
-        if work != RESERVED:
-            works[device][work] = intervals
+        works[device][work] = intervals
     books = Books(log, works, window)
     found = [(device, _within(device.there, window)) for device in log.devices(works)]
     devices = tuple(_entry(books, device, span) for device, span in found if span[1] > span[0])

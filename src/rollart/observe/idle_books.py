@@ -209,11 +209,15 @@ class Books:
     def _scoring_meter(self) -> Meter:
         """For devices that score and have nothing to score: what they wait for."""
         log, counts = self._log, self._log.states.counts.values()
-        scorers = [device.name for device in log.devices(self._works) if device.role == REWARD]
+        scorers = [
+            self._edges[device.name][0]
+            for device in log.devices(self._works)
+            if device.role == REWARD and device.name in self._edges
+        ]
         found = sweep(
             self._window,
             [
-                [self._edges[name][0] for name in scorers],
+                scorers,
                 [some[At.REWARD] for some in counts],
                 [self._suspended],
                 [self._training],

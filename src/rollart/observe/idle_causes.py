@@ -52,7 +52,7 @@ A trainer (`WorkerBound`, or DeviceBusy `train`):
                     before suspend
     unknown         anything else (between two phases)
 
-A reward's device (any other that says when it is busy):
+A reward's device (any other that says when it is busy, or by `DeviceReserved` that it is there):
 
     busy            DeviceBusy
     no work         verdicts are awaited, and other devices are at them
@@ -63,8 +63,8 @@ A reward's device (any other that says when it is busy):
     no work         trajectories are generated, or get_batch waits: there is nothing to score
     admission       otherwise: what there was is ready, and the trainer does not wait for it
 
-A device that is there for a part of the window only, as its `reserved` work tells (an instance of a
-serverless platform), has its account over that part.
+A device that is there for a part of the window only, as its `DeviceReserved` tells (an instance of
+a serverless platform), has its account over that part.
 
 Generation that was thrown away is busy, not idle. Its share stands apart as wasted: busy seconds
 of generation by the share of the device's sampled tokens whose trajectories left that way.
@@ -97,9 +97,6 @@ CODE = {cause: code for code, cause in enumerate(CAUSES)}
 
 MOVING = frozenset({Work.UPDATE.value, Work.PUBLISH.value})
 """Work that moves weights and computes nothing of a trajectory."""
-
-RESERVED = "reserved"
-"""Work of a device of which it tells only that it is there."""
 
 TRAINING = frozenset({Work.TRAIN.value, Work.SCORE.value, Work.SAVE.value, Work.PUBLISH.value})
 GENERATION = frozenset({Work.PREFILL.value, Work.DECODE.value, Work.MIXED.value})

@@ -3,6 +3,7 @@
 Invariant: nothing is judged here; intervals are kept as they are told.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from rollart.core.events import (
     Committed,
     DeviceBusy,
+    DeviceReserved,
     EngineAcknowledged,
     EngineDown,
     EngineUp,
@@ -20,7 +22,7 @@ from rollart.core.events import (
     WorkerBound,
 )
 from rollart.observe.batch_wait import BatchWaits
-from rollart.observe.idle_causes import RESERVED, TRAINING
+from rollart.observe.idle_causes import TRAINING
 from rollart.observe.intervals import Interval
 from rollart.observe.rollout_states import Handlers, RolloutStates
 
@@ -33,7 +35,7 @@ _PART_MARKS = frozenset("/:.#")
 class Device:
     """A device of the account. `engine` is the engine that it is, or is a part of.
 
-    `there` is when (s) it was reserved; None for always.
+    `there` is when (s) it was reserved, without an end if it never went; None for always.
     """
 
     name: str
@@ -87,6 +89,7 @@ class IdleLog:
             PhaseBegan: self._begin,
             PhaseEnded: self._end,
             DeviceBusy: self._note,
+            DeviceReserved: self._reserve,
         }
         tables = (own, self.states.handlers, self.batch_waits.handlers)
         self._handlers = {
@@ -123,12 +126,13 @@ class IdleLog:
         return None
 
     def devices(self, busy: Mapping[str, Mapping[str, object]]) -> list[Device]:
-        """Those that say when they are busy; and of engines and trainers, if any does, all.
+        """Those that say when they are busy or that they are there; and of engines and trainers,
+        if any does, all.
 
         Args:
             busy: kinds of work by device.
         """
-        found = {name: self._role(name, works) for name, works in busy.items()}
+        found = {name: self._role(name, busy.get(name, {})) for name in (*busy, *self._there)}
         told = {engine for name in found if (engine := self.engine_of(name)) is not None}
         if ENGINE in found.values():
             found |= {name: ENGINE for name in self._engines if name not in told}
@@ -161,10 +165,11 @@ class IdleLog:
         self.hardware.setdefault(event.worker, event.hardware)
 
     def _note(self, _time: float, event: DeviceBusy) -> None:
-        if event.work == RESERVED:
-            self._there[event.device.removesuffix(f":{RESERVED}")] = (event.begin, event.end)
-        else:
-            self.hardware[event.device] = event.hardware
+        self.hardware[event.device] = event.hardware
+
+    def _reserve(self, _time: float, event: DeviceReserved) -> None:
+        self.hardware[event.device] = event.hardware
+        self._there[event.device] = (event.begin, math.inf if event.end is None else event.end)
 
     # -- engines -----------------------------------------------------------------------------------
 

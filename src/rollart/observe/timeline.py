@@ -47,7 +47,6 @@ from rollart.core.events import (
     WorkerBound,
 )
 from rollart.core.identity import Purpose
-from rollart.observe.idle_causes import RESERVED
 
 TRAJECTORY_LANES = 16
 """So many trajectories are shown at a time; who starts while a lane is free takes it."""
@@ -233,11 +232,10 @@ class _Timeline:
         if isinstance(event, TurnEnded | RequestDropped | EnvironmentReset):
             yield from self._turns(time, event)
         elif isinstance(event, DeviceBusy):
-            if event.work != RESERVED:
-                args: Arguments = {"hardware": event.hardware}
-                yield from self._lanes.slice(
-                    DEVICES, event.device, event.work, event.begin, event.end, args
-                )
+            args: Arguments = {"hardware": event.hardware}
+            yield from self._lanes.slice(
+                DEVICES, event.device, event.work, event.begin, event.end, args
+            )
         elif isinstance(event, PhaseBegan | PhaseEnded):
             yield from self._phases(time, event)
         else:

@@ -13,6 +13,7 @@ from statistics import fmean
 from rollart.core.events import (
     BatchTaken,
     DeviceBusy,
+    DeviceReserved,
     Disposed,
     Event,
     Phase,
@@ -23,7 +24,7 @@ from rollart.core.events import (
     Work,
     WorkerBound,
 )
-from rollart.runtimes.sim.reward_pools import RESERVED_WORK, REWARD_WORK
+from rollart.runtimes.sim.reward_pools import REWARD_WORK
 
 TRAINER_POOL = "trainer"
 REWARD_POOL = "reward"
@@ -78,7 +79,7 @@ class Watch:
         self._trained: list[StepTrained] = []
         self._busy: list[DeviceBusy] = []
         self._workers: Counter[str] = Counter()
-        self._kept_for_rewards = 0
+        self._reserved: dict[str, DeviceReserved] = {}
         self._gone: Counter[str] = Counter()
         self._started = 0
 
@@ -86,6 +87,8 @@ class Watch:
         match event:
             case DeviceBusy():
                 self._busy.append(event)
+            case DeviceReserved():
+                self._reserved[event.device] = event
             case TrajectoryStarted():
                 self._started += 1
             case Disposed():
@@ -100,8 +103,6 @@ class Watch:
                 self._trained.append(event)
             case WorkerBound() if event.role == GENERATION:
                 self._workers[event.hardware] += 1
-            case WorkerBound() if event.role == REWARD_POOL:
-                self._kept_for_rewards += len(event.slots)
             case _:
                 pass
 
@@ -150,24 +151,16 @@ class Watch:
             pool: seconds / (max(len(devices[pool]), self._workers[pool]) * (end - begin))
             for pool, seconds in worked.items()
         }
-        reserved = self._reserved(begin, end)
-        if reserved:
+        if reserved := self._kept_s(begin, end):
             shares[REWARD_POOL] = rewards / reserved
         return shares
 
-    def _reserved(self, begin: float, end: float) -> float:
-        """GPU-seconds of the stretch that were there for rewards.
-
-        An instance tells again and again since when it has been there; the last time counts.
-        """
-        until: dict[tuple[str, float], float] = {}
-        for busy in self._busy:
-            if busy.work == RESERVED_WORK:
-                until[busy.device, busy.begin] = busy.end
-        instances = sum(
-            max(0.0, min(gone, end) - max(came, begin)) for (_, came), gone in until.items()
+    def _kept_s(self, begin: float, end: float) -> float:
+        """GPU-seconds of the stretch that were there for rewards."""
+        return sum(
+            max(0.0, (end if one.end is None else min(one.end, end)) - max(one.begin, begin))
+            for one in self._reserved.values()
         )
-        return instances + self._kept_for_rewards * (end - begin)
 
 
 def _pool(busy: DeviceBusy) -> str | None:
@@ -175,7 +168,7 @@ def _pool(busy: DeviceBusy) -> str | None:
         return REWARD_POOL
     if busy.work == Work.TRAIN:
         return TRAINER_POOL
-    return None if busy.work in {Work.PUBLISH, RESERVED_WORK} else busy.hardware
+    return None if busy.work == Work.PUBLISH else busy.hardware
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -192,6 +192,7 @@ def every_event() -> list[Event]:
         events.PhaseBegan(step=0, phase=Phase.GET_BATCH),
         events.PhaseEnded(step=0, phase=Phase.GET_BATCH, seconds=1.0, ok=True),
         events.DeviceBusy(device="engine-0", hardware="virtual", work="decode", begin=0.0, end=1.0),
+        events.DeviceReserved(device="judge-0", hardware="virtual", begin=0.0, end=None),
         events.BatchTaken(
             step=0,
             groups=1,

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from rollart.core.errors import FailureKind
-from rollart.core.events import DeviceBusy
+from rollart.core.events import DeviceBusy, DeviceReserved
 from rollart.core.ports import Reward
 from rollart.core.types import Trajectory
 from rollart.observe.intervals import total
 from rollart.runtimes.sim.loop import run_virtual
 from rollart.runtimes.sim.reward_pools import (
-    RESERVED,
     Anywhere,
     Dedicated,
     RewardPool,
@@ -65,8 +64,13 @@ async def ends(pool: RewardPool, seconds: list[float]) -> list[float]:
     return await asyncio.gather(*map(one, seconds))
 
 
+def reserved(events: EventRecorder) -> list[tuple[str, float, float | None]]:
+    """What is told of who is there, in order."""
+    return [(told.device, told.begin, told.end) for told in events.of(DeviceReserved)]
+
+
 def seconds_of(events: EventRecorder) -> dict[str, float]:
-    """What each device was busy for, and reserved for."""
+    """What each device was busy for."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for busy in events.of(DeviceBusy):
         spans.setdefault(busy.device, []).append((busy.begin, busy.end))
@@ -114,6 +118,7 @@ def test_dedicated_gpus_take_calls_in_order_and_tell_when_they_were_busy() -> No
         pool = dedicated(events)
         assert await ends(pool, [3, 5, 4, 1]) == [3, 5, 7, 6]
         assert seconds_of(events) == {"judge-0": 7, "judge-1": 6}
+        assert reserved(events) == [("judge-0", 0, None), ("judge-1", 0, None)]
 
     run_virtual(main)
 
@@ -138,13 +143,11 @@ def test_instances_come_with_the_calls_and_go_when_idle() -> None:
         assert await ends(pool, [1]) == [4]  # warm
         await asyncio.sleep(10.5)
         assert pool.instances == 0
-        assert seconds_of(events) == {
-            "judge-0": 2,
-            "judge-1": 1,
-            f"judge-0{RESERVED}": 12,
-            f"judge-1{RESERVED}": 11,
-        }
+        assert seconds_of(events) == {"judge-0": 2, "judge-1": 1}
+        there = [("judge-0", 2, None), ("judge-1", 2, None), ("judge-1", 2, 13), ("judge-0", 2, 14)]
+        assert reserved(events) == there
         assert await ends(pool, [1]) == [17.5]  # cold again
+        assert reserved(events) == [*there, ("judge-2", 16.5, None)]
         told = len(events.events)
         await pool.close()
         assert pool.instances == 0

@@ -2,9 +2,8 @@
 
 Owns who computes what. Invariant: a worker takes at most `at_once` calls, and a call that waits
 takes the first place that comes free, in order of asking. When a worker was busy is told as
-`DeviceBusy`. A serverless instance also tells, under its name with `RESERVED` behind it, since when
-it has been there: each time that it comes to rest, and when it goes. So busy over reserved seconds
-is how well it was used; a dedicated GPU is reserved all the time.
+`DeviceBusy`, and that it is there as `DeviceReserved`: when it comes, and when an instance goes
+while the run does. So busy over reserved seconds is how well it was used.
 """
 
 import asyncio
@@ -13,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollart.core.events import DeviceBusy
+from rollart.core.events import DeviceBusy, DeviceReserved
 from rollart.core.ports import EventSink
 
 REWARD_WORK = "reward"
-RESERVED_WORK = "reserved"
-RESERVED = ":reserved"
 
 
 class RewardPool(Protocol):
@@ -94,18 +91,23 @@ class _Workers:
         worker = _Worker(name=f"{self._name}-{self._numbers}", since=_now())
         self._numbers += 1
         self.all[worker.name] = worker
+        self._tell_there(worker, None)
         for _ in range(self._at_once):
             self._serve(worker)
         if worker.running == 0:
             self._on_idle(worker)
 
-    def remove(self, worker: _Worker) -> None:
-        """It is gone."""
+    def retire(self, worker: _Worker) -> None:
+        """It goes."""
         del self.all[worker.name]
+        self._tell_there(worker, _now())
 
-    def tell_reserved(self, worker: _Worker) -> None:
-        """It has been there from the beginning until now."""
-        self._tell(f"{worker.name}{RESERVED}", RESERVED_WORK, worker.since)
+    def clear(self) -> None:
+        """All are gone with the run, whose log has ended."""
+        for worker in self.all.values():
+            if worker.retires is not None:
+                worker.retires.cancel()
+        self.all.clear()
 
     async def take(self) -> _Worker:
         """A worker with a place that is now held."""
@@ -125,7 +127,7 @@ class _Workers:
         """The place is free, or the next call's."""
         worker.running -= 1
         if worker.running == 0:
-            self._tell(worker.name, REWARD_WORK, worker.busy_since)
+            self._tell_busy(worker)
         self._serve(worker)
         if worker.running == 0 and worker.name in self.all:
             self._on_idle(worker)
@@ -147,11 +149,22 @@ class _Workers:
             worker.retires = None
         return worker
 
-    def _tell(self, device: str, work: str, begin: float) -> None:
-        if (end := _now()) > begin:
+    def _tell_busy(self, worker: _Worker) -> None:
+        if (end := _now()) > worker.busy_since:
             self._events.emit(
-                DeviceBusy(device=device, hardware=self._hardware, work=work, begin=begin, end=end)
+                DeviceBusy(
+                    device=worker.name,
+                    hardware=self._hardware,
+                    work=REWARD_WORK,
+                    begin=worker.busy_since,
+                    end=end,
+                )
             )
+
+    def _tell_there(self, worker: _Worker, end: float | None) -> None:
+        self._events.emit(
+            DeviceReserved(device=worker.name, hardware=self._hardware, begin=worker.since, end=end)
+        )
 
 
 class Dedicated:
@@ -236,10 +249,7 @@ class Serverless:
         for timer in (*self._starting.values(), *filter(None, [self._later])):
             timer.cancel()
         self._starting.clear()
-        for worker in list(self._workers.all.values()):
-            if worker.retires is not None:
-                worker.retires.cancel()
-            self._workers.remove(worker)
+        self._workers.clear()
 
     def _grow(self, waiting: int) -> None:
         """Start instances for those who wait, as far as the platform lets."""
@@ -276,13 +286,8 @@ class Serverless:
         self._later = asyncio.get_running_loop().call_later(seconds, again)
 
     def _retire_later(self, worker: _Worker) -> None:
-        self._workers.tell_reserved(worker)
         loop = asyncio.get_running_loop()
-        worker.retires = loop.call_later(self._scaling.keep_s, self._retire, worker)
-
-    def _retire(self, worker: _Worker) -> None:
-        self._workers.tell_reserved(worker)
-        self._workers.remove(worker)
+        worker.retires = loop.call_later(self._scaling.keep_s, self._workers.retire, worker)
 
 
 def _now() -> float:

@@ -15,6 +15,7 @@ from rollart.core.errors import FailureKind, RollartError
 from rollart.core.events import (
     Baseline,
     DeviceBusy,
+    DeviceReserved,
     Disposed,
     EngineUp,
     EnvironmentReset,
@@ -35,7 +36,7 @@ from rollart.core.events import (
 from rollart.core.identity import Purpose
 from rollart.core.types import Task
 
-OUTSIDE = (RunStarted, WorkerBound, DeviceBusy, Baseline)
+OUTSIDE = (RunStarted, WorkerBound, DeviceBusy, DeviceReserved, Baseline)
 """Kinds of events that others than control emit."""
 
 SELF_ENDED = ("all steps are done", "the time limit of ", "every task has been trained")
