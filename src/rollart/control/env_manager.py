@@ -341,6 +341,7 @@ class EnvManager:
                 trajectory=flight.id,
                 turn=index,
                 prompt=tuple(episode.prompt),
+                prompt_tokens=episode.length,
                 max_tokens=settings.max_tokens,
                 temperature=settings.temperature if temperature is None else temperature,
                 seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),

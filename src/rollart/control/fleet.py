@@ -85,7 +85,7 @@ class Fleet:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._group: asyncio.TaskGroup | None = None
         self._slots: dict[str, EngineSlot] = {}
-        self._routable: dict[str, EngineSlot] = {}
+        self._routable: dict[str, EngineSlot] | None = None
         self._on_lost: Callable[[EngineSlot], int] = lambda slot: len(slot.inflight)
         self._on_routable: Callable[[], None] = lambda: None
         self._closing = False
@@ -114,13 +114,19 @@ class Fleet:
 
     def routable(self) -> Mapping[str, EngineSlot]:
         """Engines that may be given requests, by id, in order of attachment."""
+        if self._routable is None:
+            self._routable = {
+                name: slot for name, slot in self._slots.items() if self._is_routable(slot)
+            }
         return self._routable
 
     def _reroute(self) -> None:
-        """After every change of a slot's state or version, of the target or of the slots."""
-        self._routable = {
-            name: slot for name, slot in self._slots.items() if self._is_routable(slot)
-        }
+        """After every change of a slot's state or version, of the target or of the slots.
+
+        Who is routable is seen when somebody asks: in an update each engine changes once, and
+        nobody is routed to meanwhile.
+        """
+        self._routable = None
 
     def _is_routable(self, slot: EngineSlot) -> bool:
         return slot.state is EngineState.LIVE and slot.version == self.target.number
@@ -241,12 +247,12 @@ class Fleet:
 
     async def resume(self) -> None:
         """Lets every live engine run on, whatever version it holds; then requests may be sent."""
-        resumed: list[EngineSlot] = []
+        resumed: set[EngineSlot] = set()
         while waiting := [slot for slot in self._live() if slot not in resumed]:
             for slot in waiting:
                 slot.progress_at = now()
             await self._all(waiting, lambda slot: self._ask(slot, slot.engine.resume))
-            resumed += waiting
+            resumed.update(waiting)
         self.suspended = False
         self._on_routable()
 

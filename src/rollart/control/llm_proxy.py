@@ -24,6 +24,7 @@ from rollart.core.ports import Affinity, EventSink
 from rollart.core.tokens import (
     NO_TOKENS,
     NO_VERSIONS,
+    NOT_COUNTED,
     Prompt,
     TokenBlock,
     VersionRuns,
@@ -44,7 +45,10 @@ StartSink = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateCall:
-    """What an EnvManager asks for: one turn of one trajectory."""
+    """What an EnvManager asks for: one turn of one trajectory.
+
+    `prompt_tokens` is the prompt's length, counted where it is not given.
+    """
 
     trajectory: TrajectoryId
     turn: int
@@ -52,6 +56,11 @@ class GenerateCall:
     max_tokens: int
     temperature: float
     seed: int
+    prompt_tokens: int = NOT_COUNTED
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens == NOT_COUNTED:
+            object.__setattr__(self, "prompt_tokens", total_length(self.prompt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,7 @@ class LLMProxy:
             on_start=on_start,
             queued_at=now(),
             asked_at=now(),
-            prompt_tokens=total_length(call.prompt),
+            prompt_tokens=call.prompt_tokens,
         )
         if self._budget(pending) <= 0:
             return Answer(
@@ -200,6 +209,7 @@ class LLMProxy:
             self._finish(pending, StopReason.LENGTH)
             return
         call = pending.call
+        sampled = len(pending.versions)
         pending.serial += 1
         pending.request_id = self._next_id(pending)
         pending.slot = slot
@@ -219,7 +229,8 @@ class LLMProxy:
                 max_tokens=budget,
                 temperature=call.temperature,
                 seed=call.seed,
-                offset=len(pending.versions),
+                offset=sampled,
+                prompt_tokens=pending.prompt_tokens + sampled,
             ),
             partial(self._on_delta, pending, pending.serial, slot),
         )

@@ -124,7 +124,7 @@ class Spares:
     def surplus(
         self,
         live: Sequence[tuple[int, int | None]],
-        buffered: Sequence[int],
+        buffered: Collection[int],
         *,
         outstanding: int,
         capacity: int,
@@ -173,7 +173,7 @@ class SurvivalCurve:
 
 
 def surplus_groups(
-    live: Sequence[tuple[int, int | None]], buffered: Sequence[int], *, count: int, unbiased: bool
+    live: Sequence[tuple[int, int | None]], buffered: Collection[int], *, count: int, unbiased: bool
 ) -> tuple[int, ...]:
     """Ids of the groups that are too many once a batch is full.
 

@@ -6,7 +6,7 @@ Who waits: the scheduler's get_batch, for `changed`; unblocked by `put`, `wake` 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rollart.core.types import Group
 
@@ -40,8 +40,9 @@ class SampleBuffer:
         await self._changed.wait()
         self._changed.clear()
 
-    def ids(self) -> tuple[int, ...]:
-        return tuple(self._groups)
+    def ids(self) -> Collection[int]:
+        """Of the groups in it, in order of arrival; a view, not a copy."""
+        return self._groups.keys()
 
     def take(self, count: int, *, in_order: bool = False) -> tuple[Group, ...]:
         """At most `count` groups: oldest start first, earlier arrival among equals.

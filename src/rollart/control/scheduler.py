@@ -131,6 +131,7 @@ class RolloutScheduler:
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
+        self._swept: int | None = None
         self._error: Exception | None = None
         self._ended_at = self._sound_at = 0.0
         self._worth: dict[str, tuple[int, int]] = {}
@@ -293,6 +294,9 @@ class RolloutScheduler:
             start_version=group.start_version or 0,
         )
         self._entries[ready.id] = group.entry
+        swept = self._swept
+        if swept is not None and self._would_be_stale(ready.start_version, swept):
+            self._swept = None
         self._buffer.put(ready)
         self._events.emit(
             GroupReady(
@@ -335,7 +339,8 @@ class RolloutScheduler:
         live = [self._live[group] for group in doomed if group in self._live]
         for group in live:
             group.condemn(Disposition.SURPLUS, why)
-        for group in self._buffer.evict(lambda group: group.id in doomed):
+        condemned = set(doomed)
+        for group in self._buffer.evict(lambda group: group.id in condemned):
             self._entries.pop(group.id, None)
             self._drop(group.members, Disposition.SURPLUS, why)
         for group in live:
@@ -345,16 +350,17 @@ class RolloutScheduler:
     # -- staleness ---------------------------------------------------------------------------
 
     def _is_stale(self, start_version: int | None) -> bool:
-        return is_stale(start_version, committed=self.committed, alpha=self._protocol.alpha)
+        return self._would_be_stale(start_version, self.committed)
+
+    def _would_be_stale(self, start_version: int | None, version: int) -> bool:
+        return is_stale(start_version, committed=version, alpha=self._protocol.alpha)
 
     async def abort_stale(self, version: int) -> int:
         """End what `version` will make stale; returns how many groups, when all have let go."""
-        alpha = self._protocol.alpha
         doomed = [
             group
             for group in self._live.values()
-            if self._protocol.keeps_bound
-            and is_stale(group.start_version, committed=version, alpha=alpha)
+            if self._protocol.keeps_bound and self._would_be_stale(group.start_version, version)
         ]
         for group in doomed:
             group.condemn(Disposition.STALE, f"aborted: version {version} makes it stale")
@@ -363,11 +369,15 @@ class RolloutScheduler:
         return len(doomed) + self._evict(version)
 
     def _evict(self, version: int) -> int:
-        if not self._protocol.keeps_bound:
+        """Drop what `version` makes stale; nothing to do if nothing stale came since the last time.
+
+        Asked at every group's end, it would otherwise look at all groups that are ready.
+        """
+        if not self._protocol.keeps_bound or self._swept == version:
             return 0
-        alpha = self._protocol.alpha
+        self._swept = version
         evicted = self._buffer.evict(
-            lambda group: is_stale(group.start_version, committed=version, alpha=alpha)
+            lambda group: self._would_be_stale(group.start_version, version)
         )
         for group in evicted:
             self._drop(group.members, Disposition.STALE, "stale in the buffer")
@@ -408,11 +418,13 @@ class RolloutScheduler:
         managers, limit = self._managers.values(), self._settings.stall_s
         sound = max(asked_at, self._sound_at, *(manager.sound_at for manager in managers))
         moved = max(asked_at, self._ended_at, *(manager.progress_at for manager in managers))
-        hanging = self._hanging()
-        if hanging and now() >= sound + limit:
-            self._close(hanging)
-            return
-        patience = (sound if hanging else moved) + limit - now()
+        time = now()
+        patience = sound + limit - time
+        if patience <= 0:
+            if hanging := self._hanging():
+                self._close(hanging)
+                return
+            patience = moved + limit - time
         if patience <= 0:
             waits = ", ".join(f"{count} for {what}" for what, count in self.waiting().items())
             raise RunStalled(

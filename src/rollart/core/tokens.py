@@ -25,6 +25,9 @@ class TokenBlock(Protocol):
 Prompt = tuple[TokenBlock, ...]
 """Blocks of token ids that follow one another; an engine reads them as one sequence."""
 
+NOT_COUNTED = -1
+"""The length of a prompt that nobody has counted; a long one is costly to count at every turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class LengthOnly:

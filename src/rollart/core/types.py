@@ -18,6 +18,7 @@ from rollart.core.identity import TrajectoryId
 from rollart.core.tokens import (
     NO_TOKENS,
     NO_VERSIONS,
+    NOT_COUNTED,
     Float32Array,
     Int32Array,
     Prompt,
@@ -107,9 +108,10 @@ class StopReason(StrEnum):
 class GenerateRequest:
     """One request to an engine.
 
-    `prompt` is the whole sequence so far; `session` names the trajectory's KV prefix; `offset` is
-    the number of tokens of this turn sampled before (by an engine that was lost), so that a
-    continued request goes on in its own stream of random numbers.
+    `prompt` is the whole sequence so far, of `prompt_tokens` tokens, which are counted where they
+    are not given; `session` names the trajectory's KV prefix; `offset` is the number of tokens of
+    this turn sampled before (by an engine that was lost), so that a continued request goes on in
+    its own stream of random numbers.
     """
 
     id: str
@@ -119,10 +121,11 @@ class GenerateRequest:
     temperature: float
     seed: int
     offset: int = 0
+    prompt_tokens: int = NOT_COUNTED
 
-    @property
-    def prompt_tokens(self) -> int:
-        return total_length(self.prompt)
+    def __post_init__(self) -> None:
+        if self.prompt_tokens == NOT_COUNTED:
+            object.__setattr__(self, "prompt_tokens", total_length(self.prompt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
