@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,13 @@ from rollart.core.events import (
     Stamped,
     StepTrained,
     TrajectoryEnded,
+    Warned,
+    Work,
+    is_computing,
 )
-from rollart.observe.summary import RunSummary, summarise
+from rollart.observe.history import gather
+from rollart.observe.progress import Progress
+from rollart.observe.summary import RunSummary, summarise, summary_of
 from rollart.observe.summary_json import json_object
 
 Run = Callable[..., list[Stamped]]
@@ -96,6 +102,27 @@ def test_work_of_other_kinds_is_no_overlap(synthetic_run: Run) -> None:
         DeviceBusy(device="engine-1", hardware="cpu", work="decode", begin=9.0, end=9.5),
     ]
     assert summarise(with_events(events, *busy)).overlap_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("work", list(Work))
+def test_summary_account_and_live_view_agree_on_what_is_busy(
+    work: Work, synthetic_run: Run
+) -> None:
+    history = gather(without(synthetic_run(steps=3), DeviceBusy))
+    window = history.training_window
+    middle = sum(window) / 2
+    note = DeviceBusy(device="engine-0", hardware="cpu", work=work, begin=window[0], end=middle)
+    events = with_events(without(synthetic_run(steps=3), DeviceBusy), note)
+    summary = summary_of(gather(events))
+    (share,) = (one for one in summary.devices if one.device == "engine-0")
+    assert share.busy == pytest.approx(0.5 if is_computing(work) else 0.0)
+    assert dict(share.by_work)[work] == pytest.approx(0.5)
+    (device,) = (one for one in summary.idle.devices if one.device == "engine-0")
+    assert dict(device.shares)["busy"] == pytest.approx(share.busy)
+    live = Progress()
+    live.take(Stamped(time=0.0, seq=0, incarnation=0, event=replace(note, begin=0.0, end=1.0)))
+    live.take(Stamped(time=2.0, seq=1, incarnation=0, event=Warned(message="")))
+    assert live.busy_of("engine-0") == pytest.approx(share.busy)
 
 
 def test_the_ledger_is_the_last_balance_with_every_disposition(synthetic_run: Run) -> None:

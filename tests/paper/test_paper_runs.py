@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollart.core.errors import RollartError
-from rollart.core.events import BatchTaken, DeviceBusy, DeviceReserved, Phase, PhaseBegan
+from rollart.core.events import BatchTaken, DeviceBusy, DeviceReserved, Phase, PhaseBegan, Work
 from rollart.core.identity import TrajectoryId
 from rollart.paper.arms import Arm, Cluster, arm
 from rollart.paper.measure import REWARD_POOL, TRAINER_POOL, Measured, Watch
@@ -136,22 +136,40 @@ def test_rewards_are_used_as_much_of_the_time_as_their_gpus_were_there(
             watch.emit(_reserved("judge-0", 0.0, 4.0 + 2 / 3))
             watch.emit(_reserved("judge-1", 8.0, None))
         await asyncio.sleep(10.0)
-        watch.emit(
-            BatchTaken(
-                step=0,
-                groups=1,
-                trajectories=1,
-                tokens=100,
-                start_lag_max=0,
-                score_mean=None,
-                success_mean=None,
-            )
-        )
+        watch.emit(_taken())
         return watch.measured(skip=0)
 
     found = run_virtual(main)
     assert found.use(REWARD_POOL) == pytest.approx(use)
     assert found.throughput == pytest.approx(10.0)
+
+
+def test_pools_are_in_use_while_they_compute_and_not_while_weights_are_moved() -> None:
+    async def main() -> Measured:
+        watch = Watch()
+        watch.emit(PhaseBegan(step=0, phase=Phase.GET_BATCH))
+        for number, work in enumerate(Work):
+            watch.emit(_busy("trainer" if work is Work.TRAIN else "e", work, number, number + 1))
+        await asyncio.sleep(10.0)
+        watch.emit(_taken())
+        return watch.measured(skip=0)
+
+    found = run_virtual(main)
+    assert len(Work) == 10
+    assert found.use(TRAINER_POOL) == pytest.approx(0.1)
+    assert found.use("H800") == pytest.approx(0.6)  # all but train, reward, update, publish
+
+
+def _taken() -> BatchTaken:
+    return BatchTaken(
+        step=0,
+        groups=1,
+        trajectories=1,
+        tokens=100,
+        start_lag_max=0,
+        score_mean=None,
+        success_mean=None,
+    )
 
 
 def _busy(device: str, work: str, begin: float, end: float) -> DeviceBusy:

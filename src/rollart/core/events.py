@@ -38,6 +38,15 @@ class Work(StrEnum):
     PUBLISH = "publish"
     SCORE = "score"
     SAVE = "save"
+    REWARD = "reward"
+
+
+_MOVING = frozenset({Work.UPDATE, Work.PUBLISH})
+
+
+def is_computing(work: str) -> bool:
+    """Whether a device at such work is busy, by any account: all but moving weights is."""
+    return work not in _MOVING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ kept as one, so a long run stays small.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from rollart.core.events import (
@@ -28,18 +28,16 @@ from rollart.core.events import (
     TrajectoryStarted,
     TurnEnded,
     Warned,
+    Work,
 )
 from rollart.core.identity import Purpose
 from rollart.core.types import Status
 from rollart.observe.domains import DomainStories
 from rollart.observe.eventlog import SequenceCheck
+from rollart.observe.idle_causes import GENERATION
 from rollart.observe.idle_log import IdleLog
-from rollart.observe.intervals import Interval, append_joined
+from rollart.observe.intervals import Interval, append_joined, intersection
 from rollart.observe.steps import StepRow, StepRows
-
-TRAIN_WORK = frozenset({"train"})
-GENERATION_WORK = frozenset({"prefill", "decode", "mixed"})
-"""Kinds of `DeviceBusy.work` between which overlap is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,12 @@ class History:
             return (0.0, 0.0)
         return (self.training_began, self.steps[-1].ended_at)
 
-    def busy_on(self, works: frozenset[str]) -> list[Interval]:
+    @property
+    def overlap(self) -> list[Interval]:
+        """When some device trained while some device generated."""
+        return intersection(self._busy_on({Work.TRAIN}), self._busy_on(GENERATION))
+
+    def _busy_on(self, works: Set[str]) -> list[Interval]:
         """Intervals in which any device did any of `works` (not merged)."""
         return [
             interval

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rollart.core.events import Phase
+from rollart.core.events import Phase, is_computing
 from rollart.core.types import Disposition
-from rollart.observe.idle_causes import CAUSES, CODE, GENERATION, MOVING, OF_A_DOMAIN, Cause
+from rollart.observe.idle_causes import CAUSES, CODE, GENERATION, OF_A_DOMAIN, Cause
 from rollart.observe.idle_log import ENGINE, REWARD, TRAINER, Device, IdleLog
 from rollart.observe.intervals import Interval
 from rollart.observe.rollout_states import At
@@ -166,7 +166,7 @@ class Books:
         log, works = self._log, self._works.get(device.name, {})
         computing, moving = self._busy(device)
         steps = log.phases[Phase.TRAIN_STEP]
-        intervals = [i for work, some in works.items() if work not in MOVING for i in some]
+        intervals = [i for work, some in works.items() if is_computing(work) for i in some]
         waits = [(edges, cause) for cause, edges in log.batch_waits.waits.items() if edges]
         syncing = [*(log.phases[phase] for phase in _SYNC_PHASES), log.settling]
         found = sweep(
@@ -276,7 +276,7 @@ def _busy_edges(works: Mapping[str, Sequence[Interval]]) -> tuple[Edges, Edges]:
     computing, moving = Edges(), Edges()
     for work, intervals in works.items():
         for begin, end in intervals:
-            (moving if work in MOVING else computing).cover(begin, end)
+            (computing if is_computing(work) else moving).cover(begin, end)
     return computing, moving
 
 

@@ -7,7 +7,7 @@ engine's hardware class answers at least one turn in twenty.
 
 An engine (`EngineUp`):
 
-    busy            DeviceBusy, other than moving weights
+    busy            DeviceBusy, computing
     down            EngineDown to the next EngineUp
     weight sync     DeviceBusy `update`; or suspended (suspend began to resume ended, without the
                     train step that synchronous protocols take there); or EngineUp, or another's
@@ -35,7 +35,7 @@ are being put together), else admission.
 
 A trainer (`WorkerBound`, or DeviceBusy `train`):
 
-    busy            DeviceBusy, other than moving weights
+    busy            DeviceBusy, computing
     weight sync     DeviceBusy `publish`
     buffer wait     train_step began, and the batch is on its way to the trainer
     unknown         the rest of train_step
@@ -94,9 +94,6 @@ class Cause(StrEnum):
 CAUSES = tuple(Cause)
 CODE = {cause: code for code, cause in enumerate(CAUSES)}
 """Causes as small numbers, for arrays."""
-
-MOVING = frozenset({Work.UPDATE.value, Work.PUBLISH.value})
-"""Work that moves weights and computes nothing of a trajectory."""
 
 TRAINING = frozenset({Work.TRAIN.value, Work.SCORE.value, Work.SAVE.value, Work.PUBLISH.value})
 GENERATION = frozenset({Work.PREFILL.value, Work.DECODE.value, Work.MIXED.value})

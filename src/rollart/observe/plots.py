@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollart.core.events import Phase
-from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History
-from rollart.observe.intervals import Interval, clipped, intersection
+from rollart.core.events import Phase, Work
+from rollart.observe.history import History
+from rollart.observe.intervals import Interval, clipped
 from rollart.observe.summary import RunSummary, summary_of
 from rollart.observe.words import duration, number, percent
 
@@ -295,7 +295,7 @@ def _patch(colour: str, label: str) -> object:
 
 def _timeline_rows(history: History) -> list[str]:
     """Devices from top to bottom: those that train first."""
-    trains = {device for device, work in history.busy if work in TRAIN_WORK}
+    trains = {device for device, work in history.busy if work == Work.TRAIN}
     return sorted(history.hardware, key=lambda device: (device not in trains, device))[
         :MOST_DEVICES
     ]
@@ -323,7 +323,7 @@ def _draw_timeline(
         for (name, work), intervals in history.busy.items():
             if name == device:
                 _strip(axes, at, intervals, window, _work_colour(work, works))
-    _strip(axes, len(devices) + 1, _at_once(history), window, "#111827")
+    _strip(axes, len(devices) + 1, history.overlap, window, "#111827")
     for place, row in enumerate(history.steps, 1):
         if window[0] < row.ended_at <= window[1]:
             axes.axvline(row.ended_at - window[0], color="#111827", linewidth=0.7, alpha=0.5)
@@ -365,11 +365,6 @@ def _draw_timeline(
 
 def _meets(span: Interval, window: Interval) -> bool:
     return span[0] < window[1] and span[1] > window[0]
-
-
-def _at_once(history: History) -> list[Interval]:
-    """When some device trained while some device generated."""
-    return intersection(history.busy_on(TRAIN_WORK), history.busy_on(GENERATION_WORK))
 
 
 def _strip(

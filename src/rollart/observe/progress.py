@@ -29,6 +29,7 @@ from rollart.core.events import (
     TrajectoryEnded,
     TrajectoryStarted,
     TurnEnded,
+    is_computing,
 )
 from rollart.core.identity import Purpose
 from rollart.observe.intervals import Interval, append_joined, busy_share
@@ -262,7 +263,7 @@ class Progress:
                 self.engines.setdefault(event.engine, EngineView()).down = event.reason
             case EngineAcknowledged() as event:
                 self.engines.setdefault(event.engine, EngineView()).version = event.version
-            case DeviceBusy() as event:
+            case DeviceBusy() as event if is_computing(event.work):
                 append_joined(self._busy.setdefault(event.device, []), (event.begin, event.end))
             case _:
                 pass

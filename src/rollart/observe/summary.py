@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rollart.core.events import Phase, Stamped
+from rollart.core.events import Phase, Stamped, is_computing
 from rollart.core.types import Disposition
 from rollart.observe.bias import Redundancy, redundancy_of
 from rollart.observe.domains import DomainResult, Named, domain_results
-from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, History, gather
+from rollart.observe.history import History, gather
 from rollart.observe.idle import IdleAccount, account
-from rollart.observe.intervals import busy_share, intersection, total
+from rollart.observe.intervals import busy_share, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class LedgerBalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
-    """Share of the training window that a device was busy, in all and by kind of work (0..1)."""
+    """Share of the training window (0..1) that a device computed, and by every kind of work."""
 
     device: str
     hardware: str
@@ -134,9 +134,7 @@ def summary_of(history: History) -> RunSummary:
         phase_seconds=_phase_seconds(history),
         devices=_devices(history),
         idle=account(history.idle, history.busy, window),
-        overlap_s=total(
-            intersection(history.busy_on(TRAIN_WORK), history.busy_on(GENERATION_WORK))
-        ),
+        overlap_s=total(history.overlap),
         failures=tuple(sorted(history.failures.items())),
         interruptions=history.interruptions,
         engines_lost=history.engines_lost,
@@ -196,7 +194,10 @@ def _devices(history: History) -> tuple[DeviceShare, ...]:
             DeviceShare(
                 device=device,
                 hardware=hardware,
-                busy=busy_share([span for spans in works.values() for span in spans], window),
+                busy=busy_share(
+                    [span for work, spans in works.items() if is_computing(work) for span in spans],
+                    window,
+                ),
                 by_work=tuple(
                     (work, busy_share(spans, window)) for work, spans in sorted(works.items())
                 ),

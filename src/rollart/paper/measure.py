@@ -23,8 +23,8 @@ from rollart.core.events import (
     TrajectoryStarted,
     Work,
     WorkerBound,
+    is_computing,
 )
-from rollart.runtimes.sim.reward_pools import REWARD_WORK
 
 TRAINER_POOL = "trainer"
 REWARD_POOL = "reward"
@@ -63,6 +63,11 @@ class Measured:
     def throughput(self) -> float:
         """Tokens of a batch over the step's seconds."""
         return self.tokens / self.step_s
+
+    @property
+    def training(self) -> float:
+        """Share of a step that the trainer spends on training and on pushing its weights."""
+        return self.use(TRAINER_POOL) + self.push_s / self.step_s
 
     def use(self, pool: str) -> float:
         """Share of its time that a pool worked; 0 for one that there was not."""
@@ -164,11 +169,11 @@ class Watch:
 
 
 def _pool(busy: DeviceBusy) -> str | None:
-    if busy.work == REWARD_WORK:
+    if busy.work == Work.REWARD:
         return REWARD_POOL
     if busy.work == Work.TRAIN:
         return TRAINER_POOL
-    return None if busy.work == Work.PUBLISH else busy.hardware
+    return busy.hardware if is_computing(busy.work) else None
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollart.core.events import DeviceBusy, DeviceReserved
+from rollart.core.events import DeviceBusy, DeviceReserved, Work
 from rollart.core.ports import EventSink
-
-REWARD_WORK = "reward"
 
 
 class RewardPool(Protocol):
@@ -155,7 +153,7 @@ class _Workers:
                 DeviceBusy(
                     device=worker.name,
                     hardware=self._hardware,
-                    work=REWARD_WORK,
+                    work=Work.REWARD,
                     begin=worker.busy_since,
                     end=end,
                 )
