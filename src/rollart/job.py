@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from rollart.control.assembly import as_it_is, assemble
 from rollart.control.controller import Controller, RunResult
+from rollart.control.door import OpenDoor
+from rollart.control.doorway import Doorway
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError, RollartError
 from rollart.core.events import SCHEMA, RunStarted, WorkerBound
@@ -25,6 +27,7 @@ from rollart.launching import (
     listener,
     make_run_id,
     measure_baselines,
+    open_door,
     run_on,
     supervised,
 )
@@ -190,6 +193,7 @@ async def _train(work: _Work, view: View) -> RunResult:
             recorder.emit(event)
         if work.plan.assumed:
             recorder.warn(work.plan.assumed)
+        door = open_door(recorder)
         async with AsyncExitStack() as parts:
 
             async def begin() -> Controller:
@@ -202,13 +206,18 @@ async def _train(work: _Work, view: View) -> RunResult:
                 )
                 launcher = RUNTIMES[work.runtime](job, around)
                 parts.push_async_callback(launcher.close)
-                return await _assembled(work, launcher, run_id, recorder, transcripts.take)
+                return await _assembled(work, launcher, run_id, recorder, transcripts.take, door)
 
-            return await supervised(begin, recorder, listen=listener(work.runtime))
+            return await supervised(begin, recorder, listen=listener(work.runtime, door))
 
 
-async def _assembled(
-    work: _Work, launcher: Launcher, run_id: str, events: EventSink, transcripts: TranscriptSink
+async def _assembled(  # noqa: PLR0917
+    work: _Work,
+    launcher: Launcher,
+    run_id: str,
+    events: EventSink,
+    transcripts: TranscriptSink,
+    door: OpenDoor | None,
 ) -> Controller:
     """The controller, with the user's classes around what they stand around."""
     job, classes = work.plan.job, work.classes
@@ -217,7 +226,7 @@ async def _assembled(
     wrap = as_it_is if classes.actor_gen is None else generation_through(classes.actor_gen)
     controller = await assemble(
         job,
-        launcher,
+        launcher if door is None else Doorway(launcher, door, run_id=run_id),
         run_id=run_id,
         placement=work.placement,
         save_to=str(work.directory / WEIGHTS),

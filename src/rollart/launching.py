@@ -12,10 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollart.control.controller import Controller, RunResult
+from rollart.control.door import STOP, OpenDoor
 from rollart.core.config import JobConfig
 from rollart.core.errors import RollartError, first_error
 from rollart.core.events import Baseline, RunEnded
@@ -85,7 +87,10 @@ RUNTIMES: Mapping[str, Callable[[JobConfig, Surroundings], Launcher]] = {"local"
 def run_on(runtime: str, main: Callable[[], Coroutine[None, None, RunResult]]) -> RunResult:
     """Run `main` on the loop of a runtime, a real or a virtual one."""
     if runtime != SIM:
-        return asyncio.run(main())
+        from rollart.runtimes.local.loop import CountingLoop
+
+        with asyncio.Runner(loop_factory=CountingLoop) as runner:
+            return runner.run(main())
     from rollart.runtimes.sim.loop import run_virtual
 
     return run_virtual(main)
@@ -142,9 +147,30 @@ def passing_signals(on_signal: OnSignal) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def listener(runtime: str) -> Listen:
-    """How stop signals are heard in a runtime."""
-    return passing_signals if runtime == SIM else loop_signals
+def open_door(events: EventSink) -> OpenDoor | None:
+    """The door by which answers come in to a run on the running loop.
+
+    None under virtual time, where the order in which they come follows from the program alone.
+    """
+    from rollart.runtimes.local.loop import CountingLoop
+
+    loop = asyncio.get_running_loop()
+    return OpenDoor(loop, events) if isinstance(loop, CountingLoop) else None
+
+
+def listener(runtime: str, door: OpenDoor | None) -> Listen:
+    """How stop signals are heard in a runtime; where there is a door, by it."""
+    if runtime == SIM:
+        return passing_signals
+    if door is None:
+        return loop_signals
+
+    @contextmanager
+    def listen(on_signal: OnSignal) -> Iterator[None]:
+        with loop_signals(lambda number: door.come(STOP, partial(on_signal, number))):
+            yield
+
+    return listen
 
 
 async def supervised(

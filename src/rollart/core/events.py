@@ -253,6 +253,19 @@ class LateResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The world's answers came in to control, at the end of one pass of its event loop.
+
+    `who` was answered, in order: a trajectory by its environment or reward, a request by its last
+    token, a worker's command. `loop_pass` counts the passes that had ended since the run began.
+    Only runs on a real machine tell this; under virtual time it follows from the rest.
+    """
+
+    loop_pass: int
+    who: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBegan:
     step: int
     phase: Phase
@@ -396,6 +409,7 @@ Event = (
     | Disposed
     | GroupReady
     | LateResult
+    | Answered
     | PhaseBegan
     | PhaseEnded
     | DeviceBusy

@@ -189,6 +189,7 @@ def every_event() -> list[Event]:
         ),
         events.GroupReady(group=0, domain="lake", members=2, start_version=0),
         events.LateResult(what="tokens", identity=name),
+        events.Answered(loop_pass=7, who=(name, "engine-0 pause")),
         events.PhaseBegan(step=0, phase=Phase.GET_BATCH),
         events.PhaseEnded(step=0, phase=Phase.GET_BATCH, seconds=1.0, ok=True),
         events.DeviceBusy(device="engine-0", hardware="virtual", work="decode", begin=0.0, end=1.0),

@@ -119,6 +119,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         # Ordered by first use, where the usual weak set is not.
         self._generators = weakref.WeakKeyDictionary[AsyncGenerator[Any, Any], None]()
         self._fault: BaseException | None = None  # for the run to raise
+        self.passes = 0  # that have ended; each runs what was ready when it began
+        self._at_end: list[Callable[[], None]] = []
         self._exception_handler: _ExceptionHandler | None = None
         self._awaited: asyncio.Future[Any] | None = None
         self._thread = get_ident()
@@ -256,6 +258,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
+            self.passes += 1
+            if self._at_end:
+                self._end_pass()
             if self._fault:
                 fault, self._fault = self._fault, None
                 raise fault
@@ -269,6 +274,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     f"of polling it, or raise the limit. Next would be {list(ready)[:3]}"
                 )
                 raise self._stuck(SimulationLivelock, reason)
+
+    def at_pass_end(self, callback: Callable[[], None]) -> None:
+        """Call it once, when the present pass has ended and before the next begins."""
+        self._at_end.append(callback)
+
+    def _end_pass(self) -> None:
+        calls, self._at_end = self._at_end, []
+        for call in calls:
+            asyncio.Handle(call, (), self)._run()
 
     def _take_due_timers(self) -> None:
         timers, now = self._timers, self._now

@@ -12,7 +12,7 @@ from rollart.core.events import (
     TrajectoryEnded,
     TurnEnded,
 )
-from rollart.runtimes.sim.replay.conductor import Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import Cause, Comparing
 
 
 def when(holds: bool) -> Cause:
@@ -46,7 +46,7 @@ def is_commit(event: Event) -> Cause:
     return Cause.ANSWER if isinstance(event, Committed) else Cause.NO
 
 
-def ends_phase(conductor: Conductor, phase: Phase, event: Event) -> Cause:
+def ends_phase(conductor: Comparing, phase: Phase, event: Event) -> Cause:
     """Credits that come back at a resume are told just before its end."""
     if isinstance(event, PhaseBegan) and not conductor.phases_begun:
         return Cause.ANSWER

@@ -9,7 +9,6 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from rollart.control.fleet import CATCH_UP_TRIES, backoff
@@ -23,14 +22,12 @@ from rollart.core.events import (
     Phase,
     PhaseEnded,
     RequestDropped,
-    Stamped,
     TurnEnded,
-    Warned,
 )
 from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Binding, DeltaSink
 from rollart.core.tokens import LengthOnly
-from rollart.core.types import GenerateRequest, RequestCost, StopReason, TokenDelta
+from rollart.core.types import GenerateRequest, StopReason, TokenDelta
 from rollart.runtimes.sim.replay.causes import (
     ends_by_refusal,
     ends_phase,
@@ -40,25 +37,21 @@ from rollart.runtimes.sim.replay.causes import (
     is_same,
     is_turn,
 )
-from rollart.runtimes.sim.replay.conductor import EPSILON_S, Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import EPSILON_S, Ask, Cause
+from rollart.runtimes.sim.replay.conductor import Conductor
 from rollart.runtimes.sim.replay.record import Story
+from rollart.runtimes.sim.replay.requests import Running, mismatch, running_of
+from rollart.runtimes.sim.replay.words import (
+    FOUND_BY_CONTROL,
+    NO_TOKEN,
+    NOT_ACKNOWLEDGED,
+    NOT_TAKEN,
+    demotion,
+    refusal,
+)
 
-NO_TOKEN = "no token for "
-NOT_TAKEN = "could not take "
-NOT_ACKNOWLEDGED = "no acknowledgement within "
-FOUND_BY_CONTROL = (NO_TOKEN, NOT_TAKEN, NOT_ACKNOWLEDGED, "no answer within ")
 MICROSECOND_S = 1e-6
 _NOT_ACKNOWLEDGED = re.compile(rf"{NOT_ACKNOWLEDGED}(\S+) s")
-_MISMATCH = re.compile(r"returned (\d+) ids and (\d+) log-probs")
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    request: GenerateRequest
-    sink: DeltaSink
-    trajectory: str
-    turn: int
-    finish: Ask | None = None
 
 
 class ReplayEngine:
@@ -73,7 +66,7 @@ class ReplayEngine:
         self._record = conductor.record
         self._binding = binding
         self._engine_s = engine_s
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Running] = {}
         self._late: dict[str, DeltaSink] = {}
         self._paused = False
         self._held: list[Callable[[], None]] = []
@@ -105,24 +98,21 @@ class ReplayEngine:
     # -- requests --------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest, sink: DeltaSink) -> None:
-        name, _, rest = request.id.removeprefix(f"{self._record.run_id}/").rpartition("/t")
-        turn, _, serial = rest.partition("#")
-        running = _Running(request=request, sink=sink, trajectory=name, turn=int(turn))
-        self._running[request.id] = running
+        running = self._running[request.id] = running_of(self._record.run_id, request, sink)
         if request.id in self._record.late:
             self._late[request.id] = sink
             self._conductor.post(self._late_ask(request.id))
-        running.finish = self._ending(running, int(serial))
+        running.finish = self._ending(running)
         self._conductor.post(running.finish)
 
-    def _ending(self, running: _Running, serial: int) -> Ask:
+    def _ending(self, running: Running) -> Ask:
         """How the request ends at this engine, if it does."""
         story = self._record.stories[running.trajectory]
         turn = story.turns.get(running.turn)
         drop = story.drops.get(running.turn)
         ask = Ask(what=f"tokens of {running.request.id}", about=running.trajectory)
         if turn is not None:
-            if serial > turn.interruptions:
+            if running.serial > turn.interruptions:
                 ask.due = max(story.answered_at(running.turn), self._conductor.now)
                 ask.tell = partial(
                     self._when_running, running, partial(self._finish, running, turn)
@@ -130,7 +120,7 @@ class ReplayEngine:
                 ask.causes = partial(is_turn, running.trajectory, running.turn)
             elif not turn.engine:
                 ask.due = self._conductor.now
-                ask.tell = partial(self._stream, running, turn.versions)
+                ask.tell = partial(running.stream, turn.versions)
         elif drop is not None:
             self._cut_off(ask, running, story, drop)
         elif story.ended is not None and story.ended.failure == FailureKind.ENGINE:
@@ -142,20 +132,18 @@ class ReplayEngine:
             ask.tell = partial(self._finish_untold, running, story.lost_tokens())
         return ask
 
-    def _cut_off(self, ask: Ask, running: _Running, story: Story, drop: RequestDropped) -> None:
-        ended = story.ended
-        mismatch = None
-        if ended is not None and ended.failure == FailureKind.TOKENS:
-            mismatch = _MISMATCH.search(ended.detail)
-        if mismatch is not None:
-            ids, logprobs = map(int, mismatch.groups())
-            ask.tell = partial(self._send, running, ids, logprobs=logprobs)
+    def _cut_off(self, ask: Ask, running: Running, story: Story, drop: RequestDropped) -> None:
+        malformed = None
+        if story.ended is not None and story.ended.failure == FailureKind.TOKENS:
+            malformed = mismatch(story)
+        if malformed is not None:
+            ask.tell = partial(running.send, malformed[0], logprobs=malformed[1])
             ask.causes = partial(is_drop_of, running.request.id)
         elif drop.sampled_tokens and running.request.offset == 0:
             ask.due = self._conductor.now
-            ask.tell = partial(self._send, running, drop.sampled_tokens)
+            ask.tell = partial(running.send, drop.sampled_tokens)
 
-    def _when_running(self, running: _Running, tell: Callable[[], None]) -> None:
+    def _when_running(self, running: Running, tell: Callable[[], None]) -> None:
         """While the engine stands no token comes: one that came at the resume waits for it."""
         if self._paused and self._resumes_now():
             self._held.append(tell)
@@ -168,51 +156,20 @@ class ReplayEngine:
         )
         return resume is not None and resume[0].time <= self._conductor.now + EPSILON_S
 
-    def _finish(self, running: _Running, turn: TurnEnded) -> None:
-        if running.request.id not in self._running:
-            return
-        self._stream(running, turn.versions[:-1])
-        version, count = turn.versions[-1] if turn.versions else (-1, 0)
+    def _finish(self, running: Running, turn: TurnEnded) -> None:
+        if running.request.id in self._running:
+            running.end_turn(turn, partial(self._leave, running))
+
+    def _finish_untold(self, running: Running, tokens: int) -> None:
         self._leave(running)
-        stop = StopReason(turn.stop)
-        self._send(running, count, version=version, finish=stop, cost=turn.cost)
+        running.send(tokens, finish=StopReason.STOP)
 
-    def _finish_untold(self, running: _Running, tokens: int) -> None:
+    def _refuse(self, running: Running, detail: str) -> None:
         self._leave(running)
-        self._send(running, tokens, finish=StopReason.STOP)
+        running.send(0, refused=detail.removeprefix(f"{self.id}: "))
 
-    def _stream(self, running: _Running, versions: Sequence[tuple[int, int]]) -> None:
-        for version, count in versions:
-            self._send(running, count, version=version)
-
-    def _refuse(self, running: _Running, detail: str) -> None:
-        self._leave(running)
-        self._send(running, 0, refused=detail.removeprefix(f"{self.id}: "))
-
-    def _leave(self, running: _Running) -> None:
+    def _leave(self, running: Running) -> None:
         self._running.pop(running.request.id, None)
-
-    def _send(  # noqa: PLR0917
-        self,
-        running: _Running,
-        ids: int,
-        version: int = -1,
-        logprobs: int | None = None,
-        finish: StopReason | None = None,
-        cost: RequestCost | None = None,
-        refused: str | None = None,
-    ) -> None:
-        running.sink(
-            TokenDelta(
-                request_id=running.request.id,
-                ids=LengthOnly(ids),
-                logprobs=LengthOnly(ids if logprobs is None else logprobs),
-                version=version,
-                finish=finish,
-                cost=cost,
-                refused=refused,
-            )
-        )
 
     def _late_ask(self, request_id: str) -> Ask:
         def causes(event: Event) -> Cause:
@@ -231,7 +188,7 @@ class ReplayEngine:
         """No token, but a sign that tokens come: the proxy notes that the engine works."""
         running = next(iter(self._running.values()), None)
         if running is not None:
-            self._send(running, 0)
+            running.send(0)
 
     @property
     def silent(self) -> bool:
@@ -289,7 +246,7 @@ class ReplayEngine:
         ended = self._record.next_of(
             PhaseEnded, conductor.place - 1, lambda event: event.phase is phase
         )
-        if in_phase and ended is not None and conductor.at_once(ended[0].time):
+        if in_phase and ended is not None and ended[0].time <= conductor.now + EPSILON_S:
             await asyncio.sleep(0)
         elif in_phase or not conductor.phases_begun:
             causes = partial(ends_phase, conductor, phase)
@@ -303,7 +260,7 @@ class ReplayEngine:
             await self._conductor.ask(ask)
             self._failures = 0
             return
-        words = self._refusal(version)
+        words = refusal(self._record, self._conductor.place, self.id, version)
         self._failures += 1
         ask.due = self._fails_at(version)
         if not self._down.startswith(NOT_ACKNOWLEDGED):
@@ -327,21 +284,14 @@ class ReplayEngine:
         )
         if ack is None or ack[0].time > self._down_at:
             return None
-        demoted = self._demotion()
+        demoted = demotion(self._record, self._conductor.place, self.id)
         if demoted is not None and demoted[0].seq < ack[0].seq:
             return None
         begins = ack[0].time - ack[1].seconds
-        if begins <= now + self._conductor.slack_s + MICROSECOND_S:
+        if begins <= now + MICROSECOND_S:
             return ack[1]
         room = begins - backoff(self._failures + 1) >= now - MICROSECOND_S
         return None if room else ack[1]
-
-    def _demotion(self) -> tuple[Stamped, Warned] | None:
-        """The next telling that an update went on without this engine."""
-        head = f"engine {self.id} is not routable, "
-        return self._record.next_of(
-            Warned, self._conductor.place - 1, lambda event: event.message.startswith(head)
-        )
 
     def _fails_at(self, version: PolicyVersion) -> float:
         """When a load that the record does not acknowledge fails.
@@ -369,16 +319,6 @@ class ReplayEngine:
             return self._conductor.now
         begins = found[0].time - found[1].seconds - pause
         return begins if begins > self._conductor.now - EPSILON_S else math.inf
-
-    def _refusal(self, version: PolicyVersion) -> str:
-        """The words of a failed load, where the record has them."""
-        told = self._demotion()
-        if told is not None:
-            return told[1].message.partition(" requests moved: ")[2]
-        found = re.search(
-            rf"[(; ]{re.escape(self.id)}: (.*?)(?:; [\w-]+: |\); see )", self._record.reason()
-        )
-        return found.group(1) if found else f"{version} was not loaded"
 
     # -- the end ---------------------------------------------------------------------------
 

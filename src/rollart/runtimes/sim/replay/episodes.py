@@ -30,21 +30,19 @@ from rollart.core.types import (
     Verdict,
 )
 from rollart.runtimes.sim.replay.causes import when
-from rollart.runtimes.sim.replay.conductor import EPSILON_S, Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import EPSILON_S, Ask, Cause, Comparing
 from rollart.runtimes.sim.replay.record import Story
-
-STALE_AT_TURN = "stale at a turn"
 
 
 class ReplayEnvironment:
     """One trajectory's environment. A message says which turn it belongs to, and nothing else.
 
-    In lockstep, one of which nothing more is recorded had ended, and waited for the others: else
-    it would have been asked for another turn with them.
+    With `unknown_ends`, one of which nothing more is recorded had ended, and waited: for its reward
+    or, in lockstep, the others. Else its next request, or that it was dropped, would be recorded.
     """
 
-    def __init__(self, conductor: Conductor, name: str, *, lockstep: bool) -> None:
-        self._lockstep = lockstep
+    def __init__(self, conductor: Comparing, name: str, *, unknown_ends: bool) -> None:
+        self._unknown_ends = unknown_ends
         self._conductor = conductor
         self._name = name
         self._story = conductor.record.stories[name]
@@ -63,7 +61,7 @@ class ReplayEnvironment:
 
     def _first(self) -> Observation:
         reset = self._story.reset
-        if reset is None or not reset.ok:
+        if reset is not None and not reset.ok:
             fail_as_recorded(self._story)
         return Observation(messages=(Message(role="user", content=f"{self._name}\n0"),))
 
@@ -94,10 +92,11 @@ class ReplayEnvironment:
         if failed:
             fail_as_recorded(story)
         success = story.ended.success if story.ended is not None else None
+        after = story.after(turn)
         messages = (Message(role="user", content=f"{self._name}\n{turn + 1}"),)
         return StepResult(
             observation=Observation(messages=messages),
-            done=story.after(turn).done or (self._lockstep and not story.after(turn).known),
+            done=after.done or (self._unknown_ends and not after.known and not story.ended_itself),
             metrics=() if success is None else (("success", success),),
         )
 
@@ -112,9 +111,9 @@ def fail_as_recorded(story: Story) -> NoReturn:
 class ReplayEnvironments:
     """Opens an environment when its reset is known to have begun."""
 
-    def __init__(self, conductor: Conductor, *, lockstep: bool) -> None:
+    def __init__(self, conductor: Comparing, *, unknown_ends: bool) -> None:
         self._conductor = conductor
-        self._lockstep = lockstep
+        self._unknown_ends = unknown_ends
 
     async def open(self, trajectory: TrajectoryId) -> Environment:
         name = str(trajectory)
@@ -129,9 +128,9 @@ class ReplayEnvironments:
             )
 
         def opened() -> Environment:
-            if story.reset is None:
+            if story.reset is None and story.failure() is not None:
                 fail_as_recorded(story)
-            return ReplayEnvironment(self._conductor, name, lockstep=self._lockstep)
+            return ReplayEnvironment(self._conductor, name, unknown_ends=self._unknown_ends)
 
         return await self._conductor.ask(ask, opened)
 
@@ -142,7 +141,7 @@ class ReplayEnvironments:
 class ReplayReward:
     """Gives the recorded score, or the recorded reason for none."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Comparing) -> None:
         self._conductor = conductor
 
     async def score(self, trajectory: Trajectory) -> Verdict:
@@ -157,7 +156,8 @@ class ReplayReward:
             return Cause.ANSWER if ended.score is not None else Cause.ERROR
 
         def verdict() -> Verdict:
-            assert ended is not None
+            if ended is None:
+                return Verdict(score=None, reason="it is not recorded")
             if ended.score is not None:
                 return Verdict(score=ended.score)
             kind = FailureKind(ended.failure) if ended.failure else None
@@ -178,7 +178,7 @@ class ReplayRenderer:
         lockstep: whether trajectories wait for each other between an answer and its step.
     """
 
-    def __init__(self, conductor: Conductor, *, context: int, lockstep: bool) -> None:
+    def __init__(self, conductor: Comparing, *, context: int, lockstep: bool) -> None:
         self._conductor = conductor
         self._context = context
         self._lockstep = lockstep
@@ -211,13 +211,12 @@ class ReplayRenderer:
 
         Or it ended its group itself, by asking whether it might go on.
         """
-        ended_it = story.disposed is not None and story.disposed.reason == STALE_AT_TURN
         waits_for_others = self._lockstep and story.disposed is not None
         await self._conductor.ask(
             Ask(
                 what=f"{name} to go on",
                 about=name,
-                last=1 if ended_it or waits_for_others else None,
+                last=1 if story.ended_itself or waits_for_others else None,
             )
         )
 

@@ -27,8 +27,11 @@ from rollart.core.ports import (
 from rollart.core.types import (
     Task,
 )
+from rollart.runtimes.sim.replay.answered_engine import AnsweredEngine
+from rollart.runtimes.sim.replay.answering import Answering
 from rollart.runtimes.sim.replay.causes import when
-from rollart.runtimes.sim.replay.conductor import Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import Ask, Cause
+from rollart.runtimes.sim.replay.conductor import Conductor
 from rollart.runtimes.sim.replay.engine import ReplayEngine
 from rollart.runtimes.sim.replay.episodes import ReplayEnvironments, ReplayRenderer, ReplayReward
 from rollart.runtimes.sim.replay.tasks import ReplayTasks
@@ -38,12 +41,12 @@ NOT_RESTARTED = "did not restart: "
 
 
 class ReplayLauncher:
-    """Launches the parts of one replay."""
+    """Launches the parts of one replay, by causes or by passes as it is conducted."""
 
-    def __init__(self, conductor: Conductor, job: JobConfig) -> None:
+    def __init__(self, conductor: Answering | Conductor, job: JobConfig) -> None:
         self._conductor = conductor
         self._job = job
-        self._engines: dict[str, ReplayEngine] = {}
+        self._engines: dict[str, ReplayEngine | AnsweredEngine] = {}
         self._lockstep = protocol_policy(job.protocol.name, job.alpha).lockstep
         conductor.before_timer = self._show_life
 
@@ -79,18 +82,23 @@ class ReplayLauncher:
         def launched() -> Engine:
             if fails and refused is not None:
                 raise RollartError(refused[1].message.removeprefix(head))
-            engine = self._engines[name] = ReplayEngine(
-                conductor, binding, engine_s=self._job.timeouts.engine_s
-            )
+            engine = self._engines[name] = self._engine(binding)
             return engine
 
         return await conductor.ask(Ask(what=f"{name} to come up", causes=causes), launched)
+
+    def _engine(self, binding: Binding) -> ReplayEngine | AnsweredEngine:
+        engine_s = self._job.timeouts.engine_s
+        if isinstance(self._conductor, Answering):
+            return AnsweredEngine(self._conductor, binding, engine_s=engine_s)
+        return ReplayEngine(self._conductor, binding, engine_s=engine_s)
 
     async def trainer(self, binding: Binding) -> Trainer:
         return ReplayTrainer(self._conductor)
 
     async def environments(self, domain: str) -> Environments:
-        return ReplayEnvironments(self._conductor, lockstep=self._lockstep)
+        unknown_ends = self._lockstep or isinstance(self._conductor, Answering)
+        return ReplayEnvironments(self._conductor, unknown_ends=unknown_ends)
 
     async def tasks(self, domain: str) -> TaskSource:
         return ReplayTasks(self._conductor, domain)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from rollart.core.errors import FailureKind, RollartError
 from rollart.core.events import (
+    Answered,
     Baseline,
     DeviceBusy,
     DeviceReserved,
@@ -43,6 +44,7 @@ SELF_ENDED = ("all steps are done", "the time limit of ", "every task has been t
 NO_PROGRESS = "no progress for "
 TRAINER_DIED = "the trainer died: "
 NOT_SAVED = "the final weights are not saved: "
+STALE_AT_TURN = "stale at a turn"
 
 E = TypeVar("E")
 
@@ -78,6 +80,13 @@ class Story:
     disposed: Disposed | None = None
     cut_in_step: int | None = None
     """Turn in whose step it may have been cancelled: the next event is its leaving."""
+    answered: set[int] = field(default_factory=set[int])
+    """Turns for which a request was answered, where the record tells."""
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether it ended its group, by asking whether it might go on."""
+        return self.disposed is not None and self.disposed.reason == STALE_AT_TURN
 
     def prompt(self, turn: int) -> int | None:
         """Tokens that the turn's request began with, where the record knows."""
@@ -111,7 +120,7 @@ class Story:
                 return After(done=False, tokens=following, restarts=True)
             return After(done=False, tokens=grown)
         if self.ended is None:
-            return After(done=False, known=False)
+            return After(done=False, known=turn + 1 in self.answered)
         missing = max(0, self.ended.prompt_tokens - self._observed())
         return After(done=self.ended.status != "truncated" and not missing, tokens=missing)
 
@@ -147,6 +156,13 @@ def trajectory_of(event: Event) -> str | None:
     return getattr(event, "trajectory", None)
 
 
+def turn_of(request: str) -> tuple[str, int] | None:
+    """Trajectory and turn of a request, by its name without the run's; None for other names."""
+    name, _, rest = request.rpartition("/t")
+    turn, mark, serial = rest.partition("#")
+    return (name, int(turn)) if mark and turn.isdigit() and serial.isdigit() else None
+
+
 class Record:
     """The events of control in order, and what can be found in them."""
 
@@ -180,6 +196,9 @@ class Record:
     def _tell(self, place: int) -> None:
         stamped = self.events[place]
         event = stamped.event
+        if isinstance(event, Answered):
+            for name, turn in filter(None, map(turn_of, event.who)):
+                self.stories[name].answered.add(turn)
         name = trajectory_of(event)
         if isinstance(event, RequestDropped):
             name, turn = self._dropped(place, event)

@@ -1,9 +1,10 @@
 """A replay from a job and its event log: nothing else is read.
 
-What "equal" says: there is a way for the world outside control to answer, in the recorded order
-and at the recorded times, in which control emits the recorded events, in order and content. Times
-agree within `VIRTUAL` or, where the run was on a real machine, `REAL`: what control itself took is
-not replayed. What a log leaves open (how far within one instant who had come) is searched.
+What "equal" says: where the world outside control answers as the log says, control emits the
+recorded events, in order and content. Of a run on a real machine the log tells in which pass of the
+loop each answer came in, and the replay repeats just that, on a clock that follows the log's. Under
+virtual time it need not: there is a way for the world to answer, in the recorded order and at the
+recorded times, that comes to the same. Measured seconds agree within `VIRTUAL_S` or `REAL_S`.
 """
 
 import asyncio
@@ -11,20 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
+from rollart.control.doorway import Doorway
 from rollart.core.config import JobConfig
-from rollart.core.events import Stamped
-from rollart.core.ports import Binding, Placement
+from rollart.core.events import Answered, Stamped
+from rollart.core.ports import Binding, Launcher, Placement
+from rollart.runtimes.sim.replay.answering import Answering
 from rollart.runtimes.sim.replay.compare import Comparison, compare
-from rollart.runtimes.sim.replay.conductor import EPSILON_S, Conductor, Limits, Outcome
+from rollart.runtimes.sim.replay.comparing import Outcome
+from rollart.runtimes.sim.replay.conductor import Conductor
 from rollart.runtimes.sim.replay.launcher import ReplayLauncher
 from rollart.runtimes.sim.replay.loop import ReplayLoop
 from rollart.runtimes.sim.replay.record import Record
 
-VIRTUAL = Limits(slack_s=1e-9, tolerance_s=1e-6)
-REAL = Limits(slack_s=0.02, tolerance_s=1.0)
-
-MOST_TRIES = 200
-"""Replays of one log, each over other choices, before its first difference is believed."""
+VIRTUAL_S = 1e-6
+REAL_S = 10.0
+"""Seconds by which times may differ: of a run under virtual time, and on a real machine, which may
+stop a process for a while between any two of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ def replay_events(
     job: JobConfig,
     log: Sequence[Stamped],
     *,
-    limits: Limits | None = None,
+    tolerance_s: float | None = None,
     parts: ControlParts = STANDARD,
 ) -> ReplayReport:
     """Run control again over what `log` says of the world.
@@ -74,19 +77,19 @@ def replay_events(
     Args:
         job: the run's own.
         log: its events, from the first.
-        limits: how far times may differ; by default what the log's runtime allows.
+        tolerance_s: how far times may differ; by default what the log's runtime allows.
         parts: control's classes, to try another policy against a recorded world.
 
     Raises:
         ReplayError: the log cannot be replayed.
     """
     record = Record(log)
-    if limits is None:
+    if tolerance_s is None:
         runtime = record.started.runtime if record.started is not None else "sim"
-        limits = VIRTUAL if runtime == "sim" else REAL
-    outcome = _search(job, record, limits, parts)
+        tolerance_s = VIRTUAL_S if runtime == "sim" else REAL_S
+    outcome = _play(job, record, tolerance_s, parts)
     comparison = compare(
-        record.events[: len(outcome.events)], outcome.events, tolerance_s=limits.tolerance_s
+        record.events[: len(outcome.events)], outcome.events, tolerance_s=tolerance_s
     )
     if comparison.equal and outcome.difference is not None:
         comparison = Comparison(
@@ -97,68 +100,44 @@ def replay_events(
         outside=record.outside,
         foreign=outcome.foreign,
         complete=record.end is not None,
-        tolerance_s=limits.tolerance_s,
+        tolerance_s=tolerance_s,
     )
 
 
-def _search(job: JobConfig, record: Record, limits: Limits, parts: ControlParts) -> Outcome:
-    """The replay that comes furthest, over what the record leaves open within one instant.
-
-    Where a replay parts from the record, the choices of that instant are made the other way, the
-    last first, and kept where that leads further.
-    """
-    otherwise: frozenset[int] = frozenset()
-    best, choices = _play(job, record, limits, parts, otherwise)
-    tries = 0
-    while best.difference is not None and tries < MOST_TRIES:
-        time = record.events[min(len(best.events), len(record.events) - 1)].time
-        near = [
-            n for n, at in enumerate(choices) if abs(at - time) <= max(EPSILON_S, limits.slack_s)
-        ]
-        for number in reversed(near):
-            tries += 1
-            outcome, made = _play(job, record, limits, parts, otherwise ^ {number})
-            if outcome.difference is None or len(outcome.events) > len(best.events):
-                best, choices, otherwise = outcome, made, otherwise ^ {number}
-                break
-        else:
-            break
-    return best
-
-
-def _play(
-    job: JobConfig,
-    record: Record,
-    limits: Limits,
-    parts: ControlParts,
-    otherwise: frozenset[int],
-) -> tuple[Outcome, list[float]]:
-    """One replay, and the loop time of each choice it made."""
+def _play(job: JobConfig, record: Record, tolerance_s: float, parts: ControlParts) -> Outcome:
     loop = ReplayLoop(start=record.events[0].time)
     try:
-        conductor = Conductor(record, loop, limits, otherwise)
+        conductor = (Answering if record.of(Answered) else Conductor)(record, loop, tolerance_s)
         loop.run_until_complete(_replay(job, conductor, parts))
         _let_go(loop)
     finally:
         loop.close()
-    return conductor.outcome, conductor.choices
+    return conductor.outcome
 
 
-async def _replay(job: JobConfig, conductor: Conductor, parts: ControlParts) -> None:
+async def _replay(job: JobConfig, conductor: Answering | Conductor, parts: ControlParts) -> None:
+    run = asyncio.get_running_loop().create_task(_run(job, conductor, parts))
+    await asyncio.wait([run, conductor.over], return_when=asyncio.FIRST_COMPLETED)
+    if not conductor.over.done():
+        conductor.ended(None if run.cancelled() else run.exception())
+
+
+async def _run(job: JobConfig, conductor: Answering | Conductor, parts: ControlParts) -> None:
+    run_id = conductor.record.run_id
+    launcher: Launcher = ReplayLauncher(conductor, job)
+    if isinstance(conductor, Answering):
+        launcher = Doorway(launcher, conductor.door, run_id=run_id)
     controller = await assemble(
         job,
-        ReplayLauncher(conductor, job),
-        run_id=conductor.record.run_id,
+        launcher,
+        run_id=run_id,
         placement=_placement(job, conductor.record),
         save_to="weights",
         events=conductor,
         parts=parts,
     )
     conductor.stop = controller.stop
-    run = asyncio.get_running_loop().create_task(controller.run())
-    await asyncio.wait([run, conductor.over], return_when=asyncio.FIRST_COMPLETED)
-    if run.done() and not conductor.over.done():
-        conductor.ended(run.exception())
+    await controller.run()
 
 
 def _let_go(loop: ReplayLoop) -> None:

@@ -7,7 +7,7 @@ from rollart.core.errors import RollartError
 from rollart.core.events import DomainClosed, Event, SourceEnded, TaskDrawn
 from rollart.core.types import Task
 from rollart.runtimes.sim.replay.causes import when
-from rollart.runtimes.sim.replay.conductor import Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import Ask, Cause, Comparing
 
 SOURCE_FAILED = "its tasks failed: "
 
@@ -15,7 +15,7 @@ SOURCE_FAILED = "its tasks failed: "
 class ReplayTasks:
     """Gives a domain's tasks as they were drawn."""
 
-    def __init__(self, conductor: Conductor, domain: str) -> None:
+    def __init__(self, conductor: Comparing, domain: str) -> None:
         self._conductor = conductor
         self._domain = domain
         self._drawn = 0
@@ -32,12 +32,14 @@ class ReplayTasks:
         return when(isinstance(event, TaskDrawn | SourceEnded) and event.domain == self._domain)
 
     def _answer(self) -> Task | None:
-        event = self._conductor.event_ahead()
-        if isinstance(event, TaskDrawn):
-            return Task(domain=self._domain, key=event.task)
-        if isinstance(event, DomainClosed):
-            raise RollartError(event.reason.removeprefix(SOURCE_FAILED))
-        return None
+        record, after = self._conductor.record, self._conductor.place - 1
+        drawn = record.next_of(TaskDrawn, after, lambda event: event.domain == self._domain)
+        failed = record.next_of(
+            DomainClosed, after, lambda event: self._causes(event) is Cause.ERROR
+        )
+        if failed is not None and (drawn is None or failed[0].seq < drawn[0].seq):
+            raise RollartError(failed[1].reason.removeprefix(SOURCE_FAILED))
+        return Task(domain=self._domain, key=drawn[1].task) if drawn is not None else None
 
     def snapshot(self) -> int:
         return self._drawn

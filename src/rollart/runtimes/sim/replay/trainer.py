@@ -24,14 +24,14 @@ from rollart.core.types import (
     Trajectory,
 )
 from rollart.runtimes.sim.replay.causes import when
-from rollart.runtimes.sim.replay.conductor import Ask, Cause, Conductor
+from rollart.runtimes.sim.replay.comparing import Ask, Cause, Comparing
 from rollart.runtimes.sim.replay.record import NOT_SAVED, TRAINER_DIED
 
 
 class ReplayTrainer:
     """Counts versions, and says of each step what was said of it."""
 
-    def __init__(self, conductor: Conductor, policy: str = "agent") -> None:
+    def __init__(self, conductor: Comparing, policy: str = "agent") -> None:
         self._conductor = conductor
         self._version = PolicyVersion(policy, 0)
 
