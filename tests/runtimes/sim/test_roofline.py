@@ -98,6 +98,21 @@ def test_kv_takes_what_weights_and_activations_leave() -> None:
     assert both.kv_capacity_tokens == int((2 * 68e9 - 2 * line.model.parameters) / 147_456)
 
 
+def test_more_gpus_than_heads_of_keys_and_values_hold_them_more_than_once() -> None:
+    """Four such heads on eight GPUs: each GPU holds one, so each head is there twice."""
+    four, eight = (roofline("Qwen3-30B-A3B", "H800", tp=tp) for tp in (4, 8))
+    weights, token = four.model.weight_bytes, 98_304
+    assert four.kv_capacity_tokens == int((4 * 68e9 - weights) / token)
+    assert eight.kv_capacity_tokens == int((8 * 68e9 - weights) / (2 * token))
+
+    def read_s(line: Roofline) -> float:
+        few, many = (decode_ms(line, 1, context) for context in (0, 100_000))
+        return (many - few) / 1e3
+
+    assert read_s(four) == pytest.approx(100_000 * token / (4 * 3.35e12 * 0.93))
+    assert read_s(eight) == pytest.approx(read_s(four))
+
+
 def test_a_model_that_does_not_fit_is_refused_with_what_would_do() -> None:
     with pytest.raises(ConfigError, match=r"does not fit on 1 L40S: .* 65\.5 GB .* use 2 GPUs"):
         _ = roofline("Qwen3-32B", "L40S").kv_capacity_tokens

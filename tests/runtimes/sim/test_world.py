@@ -171,6 +171,12 @@ def test_a_large_context_gets_more_gpus_an_engine() -> None:
     refuse_impossible(job, world)
 
 
+def test_a_context_that_no_assumed_engine_would_hold_is_refused() -> None:
+    job = small_job(model__context=10**8, train__microbatch_tokens=10**8)
+    with pytest.raises(ConfigError, match=r"context = 100000000: Qwen3-8B on 64 H800 holds \d+"):
+        default_world(job)
+
+
 def test_every_worker_has_gpus_of_its_own() -> None:
     world = small_world(
         pools={"H800": 14, "H20": 8},

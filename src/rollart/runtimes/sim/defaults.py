@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollart.core.config import DomainConfig, JobConfig
+from rollart.core.errors import ConfigError
 from rollart.runtimes.sim.distributions import constant, uniform
 from rollart.runtimes.sim.hardware import gpu, known, link
 from rollart.runtimes.sim.model_shape import ModelShape, model_shape
@@ -23,6 +24,9 @@ from rollart.runtimes.sim.world import (
 MODEL = "Qwen3-8B"
 GPU = "H800"
 TRAINER_GPUS = 8
+MOST_GPUS = 64
+"""Of an engine that is assumed."""
+
 FAST_LINK = "infiniband-400"
 
 
@@ -38,6 +42,7 @@ def default_world(job: JobConfig) -> Assumed:
     """Classes that the catalogue knows stay; any other becomes one of `GPU`.
 
     Lengths and turns lie within each domain's limits, waits within a small part of the job's.
+    Raises `ConfigError` when no engine that is assumed would hold the job's context.
     """
     model = model_shape(MODEL)
     engines = {name: _engine(job, model, name) for name in job.engine_counts}
@@ -62,19 +67,25 @@ def default_world(job: JobConfig) -> Assumed:
 
 
 def _engine(job: JobConfig, model: ModelShape, name: str) -> EngineSection:
-    """As many GPUs as the model and one sequence of the job need."""
+    """As many GPUs as the model and one sequence of the job need.
+
+    Raises `ConfigError` when the most that are assumed do not hold them.
+    """
     hardware = name if name in known("gpu") else GPU
     gpus = 1
-    while _context(model, hardware, gpus) < job.model.context:
+    while (held := _roofline(model, hardware, gpus).kv_room_tokens) < job.model.context:
+        if gpus == MOST_GPUS:
+            raise ConfigError(
+                f"model.context = {job.model.context}: {model.name} on {gpus} {hardware} holds "
+                f"{max(0, int(held))} tokens, and no world was given; use a smaller context or "
+                "give a world file"
+            )
         gpus *= 2
     return EngineSection(hardware=hardware, gpus=gpus)
 
 
-def _context(model: ModelShape, hardware: str, gpus: int) -> float:
-    """Tokens of context that an engine holds, below 0 where the model does not fit."""
-    own = Roofline(model=model, gpu=gpu(hardware), tp=gpus)
-    each = own.constants.memory_share * own.gpu.memory_gb - own.constants.activation_gb
-    return (each * gpus * 1e9 - model.weight_bytes) / model.kv_bytes_per_token
+def _roofline(model: ModelShape, hardware: str, gpus: int) -> Roofline:
+    return Roofline(model=model, gpu=gpu(hardware), tp=gpus)
 
 
 def _domain(job: JobConfig, domain: DomainConfig) -> DomainSection:

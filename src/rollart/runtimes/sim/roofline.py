@@ -8,7 +8,8 @@ a cost a sequence, operations, and the exchange between the GPUs of a tensor-par
 
 with B decoding sequences that attend to `ctx` tokens together, and P prefill tokens that attend to
 `ctx_p` tokens each. Of a mixture of experts, W is what the iteration's tokens touch and N what is
-active. Pure: no clock, no loop.
+active. KV are the bytes of a token on all GPUs: where these are more than the heads of keys and
+values, each holds one head, some the same. Pure: no clock, no loop.
 """
 
 import math
@@ -80,7 +81,7 @@ class Roofline:
         decode = peak * max(own.decode_efficiency, gpu.prefill_efficiency)
         put = object.__setattr__  # frozen; and `step_s` runs for every change of a batch
         put(self, "_weight_read_s", 1.0 / (bandwidth * own.weights_efficiency))
-        put(self, "_kv_token_s", model.kv_bytes_per_token / (bandwidth * own.kv_efficiency))
+        put(self, "_kv_token_s", self._kv_bytes(self.tp) / (bandwidth * own.kv_efficiency))
         put(self, "_decode_s", own.sequence_s + 2.0 * model.active_parameters / decode)
         put(self, "_prefill_s", 2.0 * model.active_parameters / prefill)
         put(self, "_attend_s", model.attention_flops / prefill)
@@ -112,12 +113,11 @@ class Roofline:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens of KV that fit beside the weights.
+        """Whole tokens of KV that fit beside the weights.
 
         Raises `ConfigError` when the model does not fit.
         """
-        room = self._room(self.tp)
-        tokens = int(room / self.model.kv_bytes_per_token)
+        tokens = int(self.kv_room_tokens)
         if tokens < 1:
             raise ConfigError(
                 f"{self.model.name} does not fit on {self.tp} {self.gpu.name}: its weights take "
@@ -128,6 +128,15 @@ class Roofline:
             )
         return tokens
 
+    @property
+    def kv_room_tokens(self) -> float:
+        """Tokens of KV that fit beside the weights; below 0 where these do not fit themselves."""
+        return self._room(self.tp) / self._kv_bytes(self.tp)
+
+    def _kv_bytes(self, tp: int) -> float:
+        """Of one token, on all GPUs together."""
+        return self.model.kv_bytes_per_token * max(1.0, tp / self.model.kv_heads)
+
     def _room(self, tp: int) -> float:
         own = self.constants
         each = own.memory_share * self.gpu.memory_gb - own.activation_gb
@@ -137,6 +146,6 @@ class Roofline:
         if self._room(1) + self.model.weight_bytes <= 0:
             return "use a GPU with more memory"
         tp = 1
-        while self._room(tp) < self.model.kv_bytes_per_token:
+        while self._room(tp) < self._kv_bytes(tp):
             tp *= 2
         return f"use {tp} GPUs an engine"
