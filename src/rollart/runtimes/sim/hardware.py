@@ -24,7 +24,8 @@ class GpuClass:
         memory_gb: 1e9 B.
         price: of an hour, where an H20's is 1; None where no source gives one.
         prefill_efficiency: share of the peak that a prefill reaches.
-        training_mfu: share of the peak that a train step reaches.
+        training_mfu: share of the peak over all operations done in a train step, recomputation
+            included.
     """
 
     name: str

@@ -31,7 +31,8 @@ class TrainerSettings:
     Attributes:
         gpu: class of its GPUs.
         gpus: how many.
-        mfu: share of the bf16 peak reached; the class's own if None.
+        mfu: share of the bf16 peak over all operations done, recomputation included; the class's
+            own if None.
         fixed_s: seconds a step beside its operations: data, optimiser, communication, start and end
             of a phase (inferred: 50-65; its lower end, since attention is counted apart).
         logprob_passes: forward passes beside the training itself, for log-probs of the policy
@@ -79,7 +80,7 @@ def train_seconds(model: ModelShape, settings: TrainerSettings, lengths: Iterabl
 
     (6 + 2 recompute + 2 passes) N operations a token, where a forward pass takes 2 N and its
     gradient 4 N, and as many times a third of that for attention: a token attends to half of its
-    sequence in the mean. N is what is active.
+    sequence in the mean. N is what is active. All of them are done at the settings' `mfu`.
     """
     tokens = attended = 0.0
     for length in lengths:

@@ -42,10 +42,11 @@ class ModelSection(Section):
 
 
 class TrainerSection(Section):
-    """GPUs that train. A step takes its arithmetic at `mfu`, and `fixed_s` beside it.
+    """GPUs that train. A step takes its operations at `mfu`, and `fixed_s` beside it.
 
     `logprob_passes` are forward passes before it (old and reference log-probs); `recompute` is
-    whether activations are computed twice. `mfu` is the hardware's own where it is left out.
+    whether activations are computed twice. `mfu` is the share of the peak over all operations done,
+    recomputation included; the hardware's own where it is left out.
     """
 
     hardware: str
