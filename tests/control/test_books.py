@@ -288,6 +288,21 @@ class TestSampleBuffer:
         assert [group.id for group in gone] == [0, 1]
         assert [group.id for group in buffer.snapshot()] == [2, 3]
 
+    def test_the_oldest_start_is_that_of_the_groups_that_are_left(self) -> None:
+        buffer = SampleBuffer()
+        assert buffer.oldest_start is None
+        for number, start in enumerate((3, 1, 2, 1)):
+            buffer.put(sample_group(number, start=start))
+        assert buffer.oldest_start == 1
+        buffer.take(1)
+        assert buffer.oldest_start == 1
+        buffer.evict(lambda group: group.start_version == 1)
+        assert buffer.oldest_start == 2
+        other = SampleBuffer()
+        other.restore(buffer.snapshot())
+        other.take(1)
+        assert other.oldest_start == 3
+
     def test_a_group_cannot_be_put_twice(self) -> None:
         buffer = SampleBuffer()
         buffer.put(sample_group(1))

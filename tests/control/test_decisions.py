@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollart.control.deadline import now, within
 from rollart.control.protocols import protocol_policy
-from rollart.control.routing import choose_engine, token_budget
+from rollart.control.routing import Router, token_budget
 from rollart.control.staleness import is_stale, oldest_start, start_lag, token_lag
 from rollart.core.tokens import VersionRuns
 from rollart.core.types import Trajectory
@@ -47,7 +47,7 @@ def view(name: str, load: int = 0, hardware: str = "slow") -> View:
 def test_a_request_goes_to_its_hardware_then_to_its_prefix_then_where_least_is_to_do(
     engines: list[View], wanted: str | None, holder: str | None, chosen: str | None
 ) -> None:
-    found = choose_engine({one.id: one for one in engines}, wanted=wanted, holder=holder)
+    found = Router({one.id: one for one in engines}).choose(wanted=wanted, holder=holder)
     assert (found.id if found is not None else None) == chosen
 
 

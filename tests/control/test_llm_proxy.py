@@ -12,7 +12,7 @@ import pytest
 from rollart.control.llm_proxy import Answer
 from rollart.core.errors import TokenMismatch, TrajectoryFailure
 from rollart.core.events import LateResult
-from rollart.core.identity import PolicyVersion, request_seed
+from rollart.core.identity import PolicyVersion, derive_seed, request_seed, request_seeds
 from rollart.core.ports import Affinity, Binding, DeltaSink, Engine
 from rollart.core.types import GenerateRequest, StopReason, TokenDelta
 from rollart.runtimes.sim.loop import run_virtual
@@ -392,3 +392,7 @@ def test_a_group_of_eight_on_four_engines_has_eight_seeds_and_another_attempt_ha
     seeds = {request_seed(one, run_seed=0, turn=0) for one in (*group, *again, *later)}
     assert len(seeds) == 24
     assert len({request_seed(group[0], run_seed=0, turn=turn) for turn in range(8)}) == 8
+    by_turn = request_seeds(group[0], run_seed=0)
+    assert [by_turn(turn) for turn in (7, 0)] == [
+        derive_seed(0, "train", "lake", "task-0", 0, 0, 0, turn) for turn in (7, 0)
+    ]

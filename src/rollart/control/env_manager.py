@@ -8,7 +8,7 @@ Who waits: a group's member task, for `rollout`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rollart.control.barrier import FREE, Pace
@@ -17,7 +17,7 @@ from rollart.control.flight import OTHERS, Flight
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink
 from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
 from rollart.core.events import EnvironmentReset, TrajectoryEnded, TrajectoryStarted, TurnEnded
-from rollart.core.identity import environment_seed, request_seed
+from rollart.core.identity import environment_seed, request_seeds
 from rollart.core.ports import (
     Environment,
     Environments,
@@ -70,10 +70,12 @@ class EpisodeSettings:
 class _Episode:
     """The trajectory as it grows. `length` counts the tokens of the open segment's `pieces`.
 
-    `prompt` has their ids: the next request's prompt. `name` is the identity's, made once.
+    `prompt` has their ids: the next request's prompt. `name` is the identity's, made once, and
+    `seeds` gives each turn's.
     """
 
     name: str
+    seeds: Callable[[int], int]
     deadlines: Deadlines = field(default_factory=Deadlines)
     prompt: list[TokenBlock] = field(default_factory=list[TokenBlock])
     pieces: list[Piece] = field(default_factory=list[Piece])
@@ -167,7 +169,9 @@ class EnvManager:
             asyncio.CancelledError: it was cancelled; engine and environment have let go.
         """
         ident = flight.id
-        episode = _Episode(name=str(ident))
+        episode = _Episode(
+            name=str(ident), seeds=request_seeds(ident, run_seed=self._settings.run_seed)
+        )
         self._events.emit(
             TrajectoryStarted(
                 trajectory=episode.name,
@@ -300,18 +304,23 @@ class EnvManager:
         await pace.turn()
         flight.waits_for = "environment"
         began = now()
-        turn = Turn(
-            segment=len(episode.segments),
-            start=start,
-            end=start + len(completion.ids),
-            observation="\n".join(message.content for message in observation.messages),
-            action=message.content,
-            tool_calls=message.tool_calls,
-            stop=completion.stop,
-            engine=completion.engine,
-            cost=completion.cost,
-            proxy_queued_s=answer.queued_s,
-        )
+
+        def ended(reward: float | None) -> Turn:
+            return Turn(
+                segment=len(episode.segments),
+                start=start,
+                end=start + len(completion.ids),
+                observation="\n".join([message.content for message in observation.messages]),
+                action=message.content,
+                tool_calls=message.tool_calls,
+                stop=completion.stop,
+                engine=completion.engine,
+                reward=reward,
+                cost=completion.cost,
+                proxy_queued_s=answer.queued_s,
+                env_s=now() - began,
+            )
+
         try:
             result = await episode.deadlines.within(
                 BACKSTOP * self._settings.env_step_s,
@@ -320,12 +329,12 @@ class EnvManager:
             )
         except BaseException:
             # The tokens were sampled all the same: the log must show what they cost.
-            self._turn_ended(episode.name, replace(turn, env_s=now() - began), index, answer)
+            self._turn_ended(episode.name, ended(None), index, answer)
             raise
-        ended = replace(turn, reward=result.reward, env_s=now() - began)
-        episode.turns.append(ended)
+        turn = ended(result.reward)
+        episode.turns.append(turn)
         episode.metrics = result.metrics or episode.metrics
-        self._turn_ended(episode.name, ended, index, answer)
+        self._turn_ended(episode.name, turn, index, answer)
         if not result.done:
             await self._observed(episode, completion.ids, result.observation)
         return result
@@ -344,7 +353,7 @@ class EnvManager:
                 prompt_tokens=episode.length,
                 max_tokens=settings.max_tokens,
                 temperature=settings.temperature if temperature is None else temperature,
-                seed=request_seed(flight.id, run_seed=settings.run_seed, turn=index),
+                seed=episode.seeds(index),
             ),
             flight.begin,
         )

@@ -77,10 +77,7 @@ class LiveGroup:
     @property
     def start_version(self) -> int | None:
         return oldest_start(
-            [
-                *(flight.start_version for flight in self.flights.values()),
-                *(trajectory.start_version for trajectory in self.done.values()),
-            ]
+            [each.start_version for each in (*self.flights.values(), *self.done.values())]
         )
 
     @property

@@ -16,7 +16,7 @@ from functools import partial
 
 from rollart.control.deadline import now
 from rollart.control.fleet import EngineSlot, EngineState, Fleet
-from rollart.control.routing import choose_engine, token_budget
+from rollart.control.routing import Router, token_budget
 from rollart.core.errors import EngineRefused, FailureKind, TokenMismatch, TrajectoryFailure
 from rollart.core.events import LateResult, RequestDropped
 from rollart.core.identity import TrajectoryId
@@ -116,6 +116,7 @@ class LLMProxy:
         self._affinity = affinity
         self._context = context
         self._events = events
+        self._router = Router(fleet.routable())
         self._queue: deque[_Pending] = deque()
         self._sent: dict[str, _Pending] = {}
         self._holder: dict[str, str] = {}
@@ -193,8 +194,7 @@ class LLMProxy:
         """Send what waits, first come first served."""
         while self._queue and not self._fleet.suspended:
             pending = self._queue[0]
-            slot = choose_engine(
-                self._fleet.routable(),
+            slot = self._router_now().choose(
                 wanted=self._affinity.wanted(pending.call.trajectory.domain),
                 holder=self._holder.get(pending.session),
             )
@@ -202,6 +202,13 @@ class LLMProxy:
                 return
             self._queue.popleft()
             self._dispatch(pending, slot)
+
+    def _router_now(self) -> Router[EngineSlot]:
+        """Made anew when other engines are routable: about once a weight update."""
+        engines = self._fleet.routable()
+        if engines is not self._router.engines:
+            self._router = Router(engines)
+        return self._router
 
     def _dispatch(self, pending: _Pending, slot: EngineSlot) -> None:
         budget = self._budget(pending)
@@ -297,6 +304,7 @@ class LLMProxy:
         if pending.slot is not None:
             pending.slot.inflight.pop(pending.request_id, None)
             self._sent.pop(pending.request_id, None)
+            self._router.eased(pending.slot.binding.worker)
 
     # -- moving and dropping -------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Who waits: the scheduler's get_batch, for `changed`; unblocked by `put`, `wake` 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from rollart.core.types import Group
@@ -16,6 +17,7 @@ class SampleBuffer:
 
     def __init__(self) -> None:
         self._groups: dict[int, Group] = {}
+        self._starts: Counter[int] = Counter()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -25,10 +27,16 @@ class SampleBuffer:
     def trajectories(self) -> int:
         return sum(len(group.members) for group in self._groups.values())
 
+    @property
+    def oldest_start(self) -> int | None:
+        """Of all its groups, None without any; as quick for many groups as for few."""
+        return min(self._starts, default=None)
+
     def put(self, group: Group) -> None:
         if group.id in self._groups:
             raise ValueError(f"group {group.id} is in the buffer already")
         self._groups[group.id] = group
+        self._starts[group.start_version] += 1
         self.wake()
 
     def wake(self) -> None:
@@ -54,19 +62,26 @@ class SampleBuffer:
         )
         taken = tuple(ordered[:count])
         for group in taken:
-            del self._groups[group.id]
+            self._remove(group)
         return taken
 
     def evict(self, condemned: Callable[[Group], bool]) -> tuple[Group, ...]:
         """Remove and return the groups for which `condemned` holds."""
         gone = tuple(group for group in self._groups.values() if condemned(group))
         for group in gone:
-            del self._groups[group.id]
+            self._remove(group)
         return gone
+
+    def _remove(self, group: Group) -> None:
+        del self._groups[group.id]
+        self._starts[group.start_version] -= 1
+        if not self._starts[group.start_version]:
+            del self._starts[group.start_version]
 
     def snapshot(self) -> tuple[Group, ...]:
         return tuple(self._groups.values())
 
     def restore(self, groups: tuple[Group, ...]) -> None:
         self._groups = {group.id: group for group in groups}
+        self._starts = Counter(group.start_version for group in groups)
         self.wake()

@@ -131,7 +131,6 @@ class RolloutScheduler:
         self._in_hand: tuple[Group, ...] = ()
         self._entries: dict[int, QueuedTask] = {}
         self._next_group = 0
-        self._swept: int | None = None
         self._error: Exception | None = None
         self._ended_at = self._sound_at = 0.0
         self._worth: dict[str, tuple[int, int]] = {}
@@ -294,9 +293,6 @@ class RolloutScheduler:
             start_version=group.start_version or 0,
         )
         self._entries[ready.id] = group.entry
-        swept = self._swept
-        if swept is not None and self._would_be_stale(ready.start_version, swept):
-            self._swept = None
         self._buffer.put(ready)
         self._events.emit(
             GroupReady(
@@ -369,13 +365,10 @@ class RolloutScheduler:
         return len(doomed) + self._evict(version)
 
     def _evict(self, version: int) -> int:
-        """Drop what `version` makes stale; nothing to do if nothing stale came since the last time.
-
-        Asked at every group's end, it would otherwise look at all groups that are ready.
-        """
-        if not self._protocol.keeps_bound or self._swept == version:
+        """Drop what `version` makes stale; asked at every group's end, so most find nothing."""
+        oldest = self._buffer.oldest_start
+        if not self._protocol.keeps_bound or not self._would_be_stale(oldest, version):
             return 0
-        self._swept = version
         evicted = self._buffer.evict(
             lambda group: self._would_be_stale(group.start_version, version)
         )

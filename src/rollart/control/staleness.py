@@ -17,7 +17,7 @@ def is_stale(start_version: int | None, *, committed: int, alpha: int) -> bool:
 
 def oldest_start(versions: Iterable[int | None]) -> int | None:
     """The oldest of those that have started."""
-    return min((version for version in versions if version is not None), default=None)
+    return min([version for version in versions if version is not None], default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,12 @@ comes from a seed that is a hash of an identity, so no two requests of a run sha
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+_SEPARATOR = b"\x1f"
+"""Between the parts that a seed is made of."""
 
 
 class Purpose(StrEnum):
@@ -57,22 +61,39 @@ class TrajectoryId:
 
 def derive_seed(*parts: str | int) -> int:
     """A 63-bit seed that depends on every part and on their order, equal in every process."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    return int.from_bytes(hashlib.blake2b(_text(*parts), digest_size=8).digest(), "big") >> 1
+
+
+def _text(*parts: str | int) -> bytes:
+    return _SEPARATOR.join([f"{type(part).__name__}:{part}".encode() for part in parts])
 
 
 def request_seed(trajectory: TrajectoryId, *, run_seed: int, turn: int) -> int:
     """Seed of one generation request. The engine adds the offset of each token within it."""
-    return derive_seed(
-        run_seed,
-        trajectory.purpose.value,
-        trajectory.domain,
-        trajectory.task,
-        trajectory.group,
-        trajectory.member,
-        trajectory.attempt,
-        turn,
+    return request_seeds(trajectory, run_seed=run_seed)(turn)
+
+
+def request_seeds(trajectory: TrajectoryId, *, run_seed: int) -> Callable[[int], int]:
+    """`request_seed` by turn: what all turns have in common is hashed once."""
+    common = hashlib.blake2b(
+        _text(
+            run_seed,
+            trajectory.purpose.value,
+            trajectory.domain,
+            trajectory.task,
+            trajectory.group,
+            trajectory.member,
+            trajectory.attempt,
+        ),
+        digest_size=8,
     )
+
+    def of(turn: int) -> int:
+        whole = common.copy()
+        whole.update(_SEPARATOR + _text(turn))
+        return int.from_bytes(whole.digest(), "big") >> 1
+
+    return of
 
 
 def environment_seed(trajectory: TrajectoryId, *, run_seed: int) -> int:
