@@ -15,11 +15,12 @@ from rollart.paper.command import evaluate
 from rollart.paper.doc import Circumstances, write_page
 from rollart.paper.effort import FULL, QUICK, Effort
 from rollart.paper.evaluation import all_rows, chosen_rows
+from rollart.paper.fingerprint import fingerprint
 from rollart.paper.measure import Measured
-from rollart.paper.parameters import Change, fingerprint, frozen
+from rollart.paper.parameters import Change, frozen
 from rollart.paper.rows import Kind, Part, Row, judged, within
 from rollart.paper.run import run_rows
-from rollart.paper.table import json_objects, text_table
+from rollart.paper.table import json_objects, text_table, verdict
 from rollart.runtimes.sim.fitting import refuse_impossible
 
 RUN = Measured(
@@ -82,11 +83,11 @@ def test_rows_have_names_of_their_own_and_controls_belong_to_rows_of_the_paper()
     assert len(set(names)) == len(names)
     own = {each.id for each in rows if each.kind in {Kind.MICRO, Kind.END_TO_END}}
     for each in rows:
-        assert (each.of in own) == (each.kind in {Kind.CONTROL, Kind.SWEEP})
+        assert (each.of in own) == (each.kind in {Kind.CONTROL, Kind.CAUSE, Kind.SWEEP})
 
 
-def test_the_catalogues_are_those_of_the_fit_or_the_change_is_logged() -> None:
-    assert frozen().catalogues == fingerprint()
+def test_every_number_is_that_of_the_fit_or_the_change_is_logged() -> None:
+    assert frozen().fingerprint == fingerprint()
 
 
 def test_what_is_frozen_lies_where_the_fits_own_model_is_right_within_its_bands() -> None:
@@ -129,7 +130,7 @@ def test_a_json_object_says_what_the_row_did_and_holds_its_controls() -> None:
     (found,) = json.loads(json.dumps(json_objects([result, control])))
     assert (found["id"], found["kind"], found["paper"], found["band"]) == ("e-test", "e", "1", "2")
     assert (found["ours"], found["ok"]) == ({"s": 10.0}, True)
-    assert [(each["id"], each["ok"]) for each in found["controls"]] == [("c", False)]
+    assert [(each["id"], each["ok"]) for each in found["related"]] == [("c", False)]
     assert found["utilisation"] == {"one": {"H800": 0.5}}
 
 
@@ -181,7 +182,9 @@ def test_two_arms_of_one_name_are_refused() -> None:
 
 def test_weights_in_the_background_are_a_hit_at_small_scale() -> None:
     told: list[str] = []
-    text = evaluate(["m-weights"], quick=True, as_json=True, out=None, tell=told.append)
+    text = evaluate(
+        ["m-weights"], quick=True, as_json=True, out=None, processes=1, tell=told.append
+    )
     (found,) = [json.loads(line) for line in text.splitlines()]
     assert found["ok"]
     assert found["ours"]["Qwen3-32B naive s"] > 10 * found["ours"]["Qwen3-32B exposed s"]
@@ -196,3 +199,31 @@ def test_free_turns_gain_by_the_spread_of_steps_and_by_nothing_else() -> None:
     assert speeds == sorted(speeds)
     assert speeds[-1] > 1.2
     assert results[1].ok
+
+
+def test_a_cause_says_whether_it_explains_its_row_and_stands_within_it() -> None:
+    missed = judged(row(Part(label="s", low=9, high=9.5)), runs(10.0))
+    explains, does_not = (
+        judged(
+            replace(row(Part(label="c", high=high), name=name, kind=Kind.CAUSE), of="e-test"),
+            runs(10.0),
+        )
+        for name, high in (("cause-a", 11.0), ("cause-b", 9.0))
+    )
+    assert (verdict(missed), verdict(explains), verdict(does_not)) == (
+        "miss",
+        "explains",
+        "not alone",
+    )
+    (found,) = json.loads(json.dumps(json_objects([missed, explains, does_not])))
+    assert [each["id"] for each in found["related"]] == ["cause-a", "cause-b"]
+
+
+def test_causes_are_taken_away_in_a_full_evaluation_and_left_out_of_a_quick_one() -> None:
+    full, quick = ({each.kind for each in all_rows(effort)} for effort in (FULL, QUICK))
+    assert full - quick == {Kind.CAUSE}
+
+
+def test_no_process_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "--rows", "m-weights", "--processes", "0"]) == 2
+    assert "--processes 0: rows need at least one; use 1 or more" in capsys.readouterr().err

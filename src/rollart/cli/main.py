@@ -123,7 +123,13 @@ def _replay(run: Path) -> int:
 def _paper(chosen: argparse.Namespace) -> int:
     from rollart.cli.paper import paper
 
-    return paper(chosen.rows, quick=chosen.quick, as_json=chosen.json, out=chosen.out)
+    return paper(
+        chosen.rows,
+        quick=chosen.quick,
+        as_json=chosen.json,
+        out=chosen.out,
+        processes=chosen.processes,
+    )
 
 
 def _chaos(chosen: argparse.Namespace) -> int:
@@ -313,6 +319,9 @@ def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:
     paper.add_argument("--json", action="store_true", help="print one JSON object a row")
     paper.add_argument(
         "--out", type=Path, metavar="FILE.md", help="also write a page with pictures"
+    )
+    paper.add_argument(
+        "--processes", type=int, metavar="N", help="so many side by side (one a core)"
     )
 
 

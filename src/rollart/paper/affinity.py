@@ -1,10 +1,22 @@
 """R1, hardware affinity: which GPUs suit which domain, and what it is worth to a whole job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from rollart.paper.arms import DOMAINS, H20, H800, MATH, Arm, Cluster, arm, rollout_only
+from rollart.paper.arms import (
+    ASYNC,
+    AT_ONCE,
+    DOMAINS,
+    H20,
+    H800,
+    MATH,
+    Arm,
+    Cluster,
+    arm,
+    rollout_only,
+)
 from rollart.paper.effort import Effort
+from rollart.paper.parameters import NO_TRAINING
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 LAKE = "FrozenLake"
@@ -13,6 +25,7 @@ TWO_H800, SIX_H20 = {H800: 2}, {H20: 6}
 """Of about the same price."""
 HITS = (0.0, 0.5, 0.8, 0.9, 1.0)
 TRAINER = 32
+MIXED = {H800: 64, H20: 24}
 
 PACED_BY_TRAINING = (
     "Training paces the run, not generation: get_batch hardly waits, and the trainer goes from a "
@@ -123,12 +136,15 @@ def _sweep(seen: Seen) -> Sequence[float]:
 def end_rows(effort: Effort) -> list[Row]:
     """A mixed cluster against as costly ones of one kind; and no gain where the kinds are equal."""
     models, seeds = effort.models, effort.seeds
-    mixed = [_whole("64xH800+24xH20", {H800: 64, H20: 24}, model, effort) for model in models]
+    mixed = [_whole("64xH800+24xH20", MIXED, model, effort) for model in models]
     compute = [_whole("72xH800", {H800: 72}, model, effort) for model in models]
     bandwidth = [_whole("208xH20", {H20: 208}, model, effort) for model in models]
     only_model = models[:1]
-    split = [_whole("64+24 alike", {H800: 64, H20: 24}, model, effort) for model in only_model]
-    whole = [_whole("88xH800", {H800: 88}, model, effort) for model in only_model]
+    split = [
+        _whole("64+24 alike", MIXED, model, effort, hardware={H20: H800}, paced=True)
+        for model in only_model
+    ]
+    whole = [_whole("88xH800", {H800: 88}, model, effort, paced=True) for model in only_model]
     assumed = (
         "FrozenLake, WebShop and SWE-bench on H800, GEM-math and GEM-game on H20, as declared; "
         "rollart with alpha = 1, weights over the slow link, a serverless judge"
@@ -164,7 +180,10 @@ def end_rows(effort: Effort) -> list[Row]:
             id="control-one-class",
             of="e-r1-h800",
             kind=Kind.CONTROL,
-            what="one GPU class: 88 H800 divided 64 to 24 by affinity, over 88 undivided",
+            what=(
+                "one GPU class, paced by generation: 88 H800 divided 64 to 24 by affinity, over "
+                "88 undivided"
+            ),
             paper="no gain",
             band="at most 1.05",
             parts=_parts(only_model, "no gain", 0.0, 1.05),
@@ -179,18 +198,33 @@ def _parts(models: Sequence[str], paper: str, low: float, high: float) -> tuple[
     return tuple(Part(label=model, paper=paper, low=low, high=high) for model in models)
 
 
-def _whole(name: str, engines: dict[str, int], model: str, effort: Effort) -> Arm:
-    """A job on so many GPUs; with two classes, domains go where they are said to."""
+def _whole(
+    name: str,
+    engines: Mapping[str, int],
+    model: str,
+    effort: Effort,
+    *,
+    hardware: Mapping[str, str] | None = None,
+    paced: bool = False,
+) -> Arm:
+    """A job on so many GPUs; with two classes, domains go where they are said to.
+
+    Args:
+        hardware: the GPU of a class whose name is none.
+        paced: by generation: training and weights take next to no time.
+    """
     scale = min(effort.scale, 2)  # 24 H20 cannot be cut smaller for a 32B on four
     cluster = Cluster(
         model=model,
-        engines={hardware: gpus // scale for hardware, gpus in engines.items()},
-        hardware={H20: H800} if "alike" in name else {},
+        engines={each: gpus // scale for each, gpus in engines.items()},
+        hardware=hardware or {},
         trainer=TRAINER // scale,
+        training=NO_TRAINING if paced else {},
+        weights=AT_ONCE if paced else ASYNC,
     )
     domains = DOMAINS if model != "Qwen3-32B" else ("SWE-bench", *DOMAINS)
     return arm(
-        f"r1 {name} {model}",
+        f"r1 {name} {model}" + (" paced by generation" if paced else ""),
         cluster,
         domains=domains,
         groups=effort.groups * effort.scale // scale,

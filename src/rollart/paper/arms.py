@@ -14,7 +14,11 @@ from rollart.paper.parameters import (
     GROUP,
     JUDGE_KEEP_S,
     JUDGE_S,
+    LONGEST_ANSWER,
+    NO_TRAINING,
     ON_COMPUTE,
+    SLOTS,
+    STEP_TOKENS,
     TENSOR_PARALLEL,
 )
 from rollart.runtimes.sim.world import World
@@ -22,7 +26,6 @@ from rollart.runtimes.sim.worldfile import parse_world, presets
 
 H800, H20 = "H800", "H20"
 MATH = "GEM-math"
-LONGEST_ANSWER = 16384
 DOMAINS = ("WebShop", "FrozenLake", MATH, "GEM-game")
 """Those of every model; SWE-bench comes with the 32B only."""
 
@@ -31,6 +34,9 @@ ASYNC = {"mode": "async"}
 
 BLOCKING = {"mode": "blocking"}
 """The same links, with the rollout stopped for both."""
+
+AT_ONCE = {"mode": "async", "push": "nvlink", "pull": "nvlink"}
+"""Weights that cost a run next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,7 @@ class Cluster:
         trainer: GPUs that train.
         training: more keys of the trainer's section.
         judge: GPUs kept for the judge; 0 for a serverless one.
+        judge_keep_s: that an idle instance of a serverless judge stays.
         weights: section of the world file.
     """
 
@@ -69,6 +76,7 @@ class Cluster:
     trainer: int
     training: Mapping[str, Any] = field(default_factory=dict[str, Any])
     judge: int = 0
+    judge_keep_s: float = JUDGE_KEEP_S
     weights: Mapping[str, Any] = field(default_factory=lambda: ASYNC)
 
     @property
@@ -109,8 +117,8 @@ def arm(
             "group_size": group_size,
             "engines": _engine_counts(cluster),
             "affinity": _affinity(given) if affinity else {},
-            "slots": 256,
-            "step_tokens": 8192,
+            "slots": SLOTS,
+            "step_tokens": STEP_TOKENS,
         },
         "protocol": {"name": protocol, "alpha": alpha},
         "redundancy": {"members": spares[0], "groups": spares[1]},
@@ -184,7 +192,7 @@ def _world(cluster: Cluster, domains: Mapping[str, Table]) -> World:
             "engines": engines,
             "weights": dict(cluster.weights),
             "domains": {tag: _workload(tag, keys) for tag, keys in domains.items()},
-            "rewards": {MATH: _judge(cluster.judge)} if MATH in domains else {},
+            "rewards": {MATH: _judge(cluster)} if MATH in domains else {},
         }
     )
 
@@ -193,14 +201,11 @@ def _workload(tag: str, keys: Table) -> Table:
     return {"preset": tag, **keys} if tag in presets() else keys
 
 
-def _judge(gpus: int) -> Table:
-    if gpus:
-        return {"seconds": JUDGE_S, "dedicated": {"hardware": H800, "gpus": gpus}}
-    return {"seconds": JUDGE_S, "serverless": {"hardware": H800, "keep_s": JUDGE_KEEP_S}}
-
-
-NO_TRAINING = {"fixed_s": 0.0, "mfu": 1.0, "logprob_passes": 0, "recompute": False}
-"""A trainer that takes next to no time."""
+def _judge(cluster: Cluster) -> Table:
+    if cluster.judge:
+        return {"seconds": JUDGE_S, "dedicated": {"hardware": H800, "gpus": cluster.judge}}
+    comes: Table = {"hardware": H800, "keep_s": cluster.judge_keep_s}
+    return {"seconds": JUDGE_S, "serverless": comes}
 
 
 def rollout_only(

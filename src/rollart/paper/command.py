@@ -5,33 +5,41 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollart.core.errors import ConfigError
 from rollart.paper.effort import FULL, QUICK, Effort
 from rollart.paper.evaluation import all_rows, chosen_rows
 from rollart.paper.parameters import frozen
 from rollart.paper.run import Told, run_rows
 from rollart.paper.table import json_lines, text_table
 
-PROCESSES = 2
-
 
 def evaluate(
-    wanted: Sequence[str], *, quick: bool, as_json: bool, out: Path | None, tell: Told
+    wanted: Sequence[str],
+    *,
+    quick: bool,
+    as_json: bool,
+    out: Path | None,
+    processes: int | None,
+    tell: Told,
 ) -> str:
     """Run rows and return what to print.
 
     Args:
         wanted: rows by id; all if there are none.
         out: where to write the page, if anywhere.
+        processes: that run side by side; one a core if None.
 
     Raises:
-        ConfigError: a row is not known.
+        ConfigError: a row is not known, or there would be no process.
         RollartError: a simulated run did not reach its end.
     """
     effort = QUICK if quick else FULL
     rows = chosen_rows(effort, wanted)
     chosen = {row.id for row in rows}
     not_run = [row for row in all_rows(effort) if row.id not in chosen]
-    processes = min(PROCESSES, os.cpu_count() or 1)
+    if processes is not None and processes < 1:
+        raise ConfigError(f"--processes {processes}: rows need at least one; use 1 or more")
+    processes = processes or os.cpu_count() or 1
     began = time.monotonic()
     results, cpu_s = run_rows(rows, processes=processes, tell=tell)
     seconds = time.monotonic() - began

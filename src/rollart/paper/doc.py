@@ -40,7 +40,7 @@ def write_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = draw(results, path.parent / PICTURES)
     lines = [
-        *_head(results, len(not_run), circumstances),
+        *_head(results, len(not_run), circumstances, changes=bool(frozen.changes)),
         *_summary(results, not_run),
         *(f"\n![{what}]({PICTURES}/{name})" for name, what in pictures),
         *_rows(results),
@@ -49,7 +49,9 @@ def write_page(
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _head(results: Sequence[RowResult], left: int, how: Circumstances) -> Iterator[str]:
+def _head(
+    results: Sequence[RowResult], left: int, how: Circumstances, *, changes: bool
+) -> Iterator[str]:
     own = [result for result in results if result.row.kind in {Kind.MICRO, Kind.END_TO_END}]
     hits = sum(result.ok for result in own)
     yield "# The paper's evaluation on modelled hardware"
@@ -62,16 +64,25 @@ def _head(results: Sequence[RowResult], left: int, how: Circumstances) -> Iterat
         f"which worked {how.cpu_s / 60:.0f} minutes together."
     )
     yield ""
+    changed = (
+        "every number that was changed since is in the log below, with all rows before and after"
+        if changes
+        else "no number was changed since"
+    )
     yield (
         "Rows m are the paper's micro-benchmarks, to which parameters were fitted. Rows e are its "
         "end-to-end results: they are held out. The fit was committed before the first of them "
-        "was run, and no parameter was changed on their account. A miss stays a miss. Controls "
-        "are ours: what must vanish when its cause is taken away."
+        f"was run; {changed}. A miss stays a miss. Controls and causes are ours. A control takes "
+        "away what a gain comes from, so that the gain must vanish. A cause takes away what a miss "
+        "is put down to, at half of the size: it explains the miss if the row then lies in its "
+        "band, and does not alone if it does not."
     )
     yield ""
     yield (
         "A timing model says nothing about time to score, so stale and aborted trajectories and "
-        "the lag of trained tokens are given instead, row by row."
+        "the lag of trained tokens are given instead, row by row. Train + push is the share of a "
+        "step that the trainer spends on training and on pushing its weights: near 100 %, it paces "
+        "the run."
     )
 
 
@@ -123,18 +134,18 @@ def _row(result: RowResult) -> Iterator[str]:
 
 
 def _arms(result: RowResult) -> Iterator[str]:
-    yield "| arm | step s | rollout s | tokens/s | busy | stale of started | lag |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| arm | step s | rollout s | train + push | tokens/s | busy | stale of started | lag |"
+    yield "|---|---|---|---|---|---|---|---|"
     use = utilisation(result)
     for name, runs in result.arms.items():
         count = len(runs)
         mean = {
             key: sum(getattr(run, key) for run in runs) / count
-            for key in ("step_s", "rollout_s", "throughput", "stale", "started", "lag")
+            for key in ("step_s", "rollout_s", "training", "throughput", "stale", "started", "lag")
         }
         yield (
             f"| {name} | {mean['step_s']:.0f} | {mean['rollout_s']:.0f} | "
-            f"{mean['throughput']:.0f} | {_shares(use[name])} | "
+            f"{mean['training']:.0%} | {mean['throughput']:.0f} | {_shares(use[name])} | "
             f"{mean['stale']:.0f} of {mean['started']:.0f} | {mean['lag']:.2f} |"
         )
 
@@ -154,7 +165,7 @@ def _parameters(frozen: Frozen) -> Iterator[str]:
         f"{fitted.r2_answer_tokens} tokens an answer; m-redundancy with sigma "
         f"{fitted.task_sigma:g} between tasks and {fitted.member_sigma:g} within. Rates of links "
         "and of loading weights were fitted to m-weights. Everything else is in the catalogues "
-        f"of hardware, models and workloads (fingerprint `{frozen.catalogues}`), each number with "
+        f"of hardware, models and workloads (fingerprint `{frozen.fingerprint}`), each number with "
         "its source or marked as inferred."
     )
     if not frozen.changes:
@@ -165,6 +176,6 @@ def _parameters(frozen: Frozen) -> Iterator[str]:
         yield f"### {change.date}: {change.what}"
         yield ""
         yield change.why
-        yield ""
-        yield f"Before:\n\n```\n{change.before.strip()}\n```\n"
-        yield f"After:\n\n```\n{change.after.strip()}\n```"
+        for when, rows in (("before", change.before), ("after", change.after)):
+            yield f"\n<details><summary>All rows {when}</summary>\n\n```\n{rows.strip()}\n```"
+            yield "\n</details>"

@@ -4,7 +4,7 @@ Invariant: a quick evaluation changes sizes and seeds only, never a parameter; w
 said in its output.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollart.paper.parameters import BATCH_GROUPS
 
@@ -68,3 +68,8 @@ QUICK = Effort(
     models=("Qwen3-8B", "Qwen3-32B"),
     alphas=(1, 2, 4),
 )
+
+
+def halved(effort: Effort) -> Effort:
+    """For what only has to be seen: half of the paper's size and the steps of a quick one."""
+    return replace(effort, seeds=1, cheap_seeds=1, scale=2, counted=QUICK.counted, warm=QUICK.warm)

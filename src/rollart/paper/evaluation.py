@@ -6,6 +6,7 @@ from rollart.core.errors import ConfigError
 from rollart.paper import (
     affinity,
     asynchrony,
+    causes,
     pd,
     protocols,
     redundancy,
@@ -18,7 +19,10 @@ from rollart.paper.rows import Row
 
 
 def all_rows(effort: Effort) -> list[Row]:
-    """Micro-benchmarks, then end-to-end results; controls and sweeps behind their rows."""
+    """Micro-benchmarks, then end-to-end results, then their misses' causes taken away.
+
+    Controls and sweeps stand behind their rows. A quick evaluation leaves the causes out.
+    """
     return [
         *affinity.micro_rows(effort),
         *asynchrony.micro_rows(effort),
@@ -31,6 +35,7 @@ def all_rows(effort: Effort) -> list[Row]:
         *asynchrony.end_rows(effort),
         *weights.end_rows(effort),
         *pd.end_rows(effort),
+        *([] if effort.is_quick else causes.cause_rows(effort)),
     ]
 
 

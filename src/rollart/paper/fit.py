@@ -1,6 +1,6 @@
 """The fit of what the micro-benchmarks leave open, on their published results alone.
 
-    python -m rollart.paper.fit            writes frozen.toml
+    python -m rollart.paper.fit            prints what frozen.toml says under [fitted]
 
 Two of the micro-benchmarks do not say how many trajectories of how many turns they ran, nor how
 their times were spread. Both are fitted here by a model of waiting only, without engines: sums and
@@ -9,16 +9,17 @@ rates of links and of loading weights were fitted by hand in the catalogue, as i
 hits, lengths and efficiencies stand as they were inferred, since their rows lie within their bands.
 """
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rollart.paper import asynchrony, redundancy
-from rollart.paper.parameters import Fitted, fingerprint
+from rollart.paper.parameters import Fitted
 
 Times = npt.NDArray[np.float64]
 Point = TypeVar("Point")
@@ -99,23 +100,5 @@ def truncated(
     return times
 
 
-def written(found: Fitted) -> str:
-    """The file's text."""
-    lines = [
-        "# Written by `python -m rollart.paper.fit`, before any end-to-end row was run.",
-        "# A change, here or in the catalogues, is an entry [[changes]] with date, what, why, and",
-        "# all rows before and after.",
-        f'catalogues = "{fingerprint()}"',
-        "",
-        "[fitted]",
-        f"r2_batch = {found.r2_batch}",
-        f"r2_turns = {found.r2_turns}",
-        f"r2_answer_tokens = {found.r2_answer_tokens}",
-        f"task_sigma = {found.task_sigma}",
-        f"member_sigma = {found.member_sigma}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 if __name__ == "__main__":
-    Path(__file__).with_name("frozen.toml").write_text(written(fitted()), encoding="utf-8")
+    sys.stdout.writelines(f"{name} = {value}\n" for name, value in asdict(fitted()).items())

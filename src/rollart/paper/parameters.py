@@ -2,21 +2,15 @@
 
 Invariant: `frozen.toml` is written by `rollart.paper.fit` and was committed before the first
 end-to-end run; whatever changes in it or in the catalogues afterwards is an entry of `changes`,
-with all rows before and after. The fingerprint of the catalogues makes a silent change fail a test.
+with all rows before and after.
 """
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
-from rollart.runtimes.sim.roofline import DEFAULT_CONSTANTS
-
-CATALOGUES = ("hardware.toml", "models.toml", "workloads.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +44,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The file's content."""
+    """The file's content; `fingerprint` is that of the numbers in force when it was written."""
 
     fitted: Fitted
-    catalogues: str
+    fingerprint: str
     changes: tuple[Change, ...]
 
 
@@ -65,20 +59,9 @@ def frozen() -> Frozen:
     )
     return Frozen(
         fitted=Fitted(**table["fitted"]),
-        catalogues=table["catalogues"],
+        fingerprint=table["fingerprint"],
         changes=tuple(Change(**change) for change in table.get("changes", ())),
     )
-
-
-def fingerprint() -> str:
-    """Of all numbers in the catalogues and of the engine's constants; comments do not count."""
-    folder = files("rollart.runtimes.sim") / "catalogue"
-    content: list[object] = [
-        tomllib.loads((folder / name).read_text(encoding="utf-8")) for name in CATALOGUES
-    ]
-    content.append(asdict(DEFAULT_CONSTANTS))
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # -- what was chosen, where the paper leaves it open; before any end-to-end run -----------------
@@ -96,6 +79,20 @@ GROUP = 8
 BATCH_GROUPS = 64
 CONTEXT = 32768
 """The paper's: 64 groups of 8 make its batch of 512."""
+
+LONGEST_ANSWER = 16384
+"""Chosen: tokens at which an answer is cut, half of the context."""
+
+SLOTS, STEP_TOKENS = 256, 8192
+"""Chosen: sequences in an engine's batch, and tokens of one of its iterations."""
+
+NO_TRAINING: Mapping[str, Any] = {
+    "fixed_s": 0.0,
+    "mfu": 1.0,
+    "logprob_passes": 0,
+    "recompute": False,
+}
+"""A trainer that takes next to no time."""
 
 ON_COMPUTE = ("SWE-bench", "WebShop", "FrozenLake")
 """Domains of many short turns over a growing context, which prefill decides; the others decode."""

@@ -1,12 +1,12 @@
 """Prefill and decode on GPUs of their own, against the same GPUs that do both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rollart.core.jobfile import Table
-from rollart.paper.arms import H20, H800, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.arms import H20, H800, Arm, Cluster, arm
 from rollart.paper.effort import Effort
-from rollart.paper.parameters import GROUP, TENSOR_PARALLEL
+from rollart.paper.parameters import GROUP, NO_TRAINING, TENSOR_PARALLEL
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 SHAPES = ((1, 3), (2, 2), (3, 1))
@@ -15,6 +15,7 @@ NODE = 8
 BATCH = 128
 DOMAIN = "SWE-bench"
 LINK = "infiniband-400"
+DIVIDED, TOGETHER = "divided", "together"
 DENSE, EXPERTS = "Qwen3-32B", "Qwen3-30B-A3B"
 
 
@@ -40,9 +41,7 @@ def _row(row: str, model: str, paper: str, within: tuple[float, float], effort: 
             Part(label="3P1D", paper="worst"),
             Part(label="best shape over 3P1D", paper="3P1D worst", low=1.0),
         ),
-        arms=tuple(
-            made(model, shape, effort) for shape in SHAPES for made in (_divided, _together)
-        ),
+        arms=tuple(made(model, shape, effort) for shape in SHAPES for made in (divided, together)),
         value=partial(_gains, model),
         seeds=effort.seeds,
         assumed=(
@@ -63,63 +62,63 @@ def _label(shape: tuple[int, int]) -> str:
     return f"{shape[0]}P{shape[1]}D"
 
 
-def _name(model: str, shape: tuple[int, int], divided: bool) -> str:
-    return f"pd {model} {_label(shape)} {'divided' if divided else 'together'}"
+def _name(model: str, shape: tuple[int, int], how: str, batch: int = BATCH) -> str:
+    size = "" if batch == BATCH else f" batch={batch}"
+    return f"pd {model} {_label(shape)} {how}{size}"
 
 
-def _divided(model: str, shape: tuple[int, int], effort: Effort) -> Arm:
+def divided(model: str, shape: tuple[int, int], effort: Effort, batch: int = BATCH) -> Arm:
+    """Nodes that prefill and nodes that decode."""
     tp = TENSOR_PARALLEL[model]
     sides = zip(("prefill", "decode"), (H800, H20), shape, strict=True)
     section: Table = {
         side: {"hardware": hardware, "gpus": tp, "count": nodes * NODE // tp}
         for side, hardware, nodes in sides
     }
-    return _arm(
-        _name(model, shape, True),
-        Cluster(
-            model=model,
-            engines={},
-            groups={"group": {**section, "link": LINK}},
-            trainer=64,
-            training=NO_TRAINING,
-            weights=_AT_ONCE,
-        ),
-        effort,
+    cluster = _cluster(model, {}, {"group": {**section, "link": LINK}})
+    return _arm(_name(model, shape, DIVIDED, batch), cluster, effort, batch)
+
+
+def together(model: str, shape: tuple[int, int], effort: Effort, batch: int = BATCH) -> Arm:
+    """The same GPUs, each of which does both."""
+    engines = {H800: shape[0] * NODE, H20: shape[1] * NODE}
+    return _arm(_name(model, shape, TOGETHER, batch), _cluster(model, engines), effort, batch)
+
+
+def alike(model: str, effort: Effort) -> Arm:
+    """As many nodes, all of them of H800, each of which does both."""
+    cluster = _cluster(model, {H800: 4 * NODE})
+    return _arm(f"pd {model} 4 nodes of H800", cluster, effort, BATCH)
+
+
+def _cluster(
+    model: str, engines: Mapping[str, int], groups: Mapping[str, Table] | None = None
+) -> Cluster:
+    return Cluster(
+        model=model,
+        engines=engines,
+        groups=groups or {},
+        trainer=64,
+        training=NO_TRAINING,
+        weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
     )
 
 
-def _together(model: str, shape: tuple[int, int], effort: Effort) -> Arm:
-    return _arm(
-        _name(model, shape, False),
-        Cluster(
-            model=model,
-            engines={H800: shape[0] * NODE, H20: shape[1] * NODE},
-            trainer=64,
-            training=NO_TRAINING,
-            weights=_AT_ONCE,
-        ),
-        effort,
-    )
-
-
-_AT_ONCE = {"mode": "blocking", "push": "nvlink", "pull": "nvlink"}
-
-
-def _arm(name: str, cluster: Cluster, effort: Effort) -> Arm:
+def _arm(name: str, cluster: Cluster, effort: Effort, batch: int) -> Arm:
     return arm(
         name,
         cluster,
         domains=(DOMAIN,),
-        groups=BATCH // GROUP,
+        groups=batch // GROUP,
         steps=effort.rollouts,
         protocol="sync_plus",
     )
 
 
 def _gains(model: str, seen: Seen) -> Sequence[float]:
-    speeds = [1 / seen[_name(model, shape, True)].rollout_s for shape in SHAPES]
+    speeds = [1 / seen[_name(model, shape, DIVIDED)].rollout_s for shape in SHAPES]
     gains = [
-        seen[_name(model, shape, False)].rollout_s * speed
+        seen[_name(model, shape, TOGETHER)].rollout_s * speed
         for shape, speed in zip(SHAPES, speeds, strict=True)
     ]
     return [*gains, max(speeds) / speeds[2]]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from rollart.paper.arms import ASYNC, BLOCKING, DOMAINS, H20, H800, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.arms import ASYNC, BLOCKING, DOMAINS, H20, H800, Arm, Cluster, arm
 from rollart.paper.effort import Effort
-from rollart.paper.parameters import JUDGE_GPUS, ONE_CLUSTER
+from rollart.paper.parameters import JUDGE_GPUS, NO_TRAINING, ONE_CLUSTER
 from rollart.paper.rows import Kind, Part, Row, Seen, within
 
 BASELINES = ("sync", "sync_plus", "one_off", "areal")

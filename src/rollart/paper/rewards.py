@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from rollart.paper.arms import H800, MATH, NO_TRAINING, Arm, Cluster, arm
+from rollart.paper.arms import H800, MATH, Arm, Cluster, arm
 from rollart.paper.effort import Effort
 from rollart.paper.measure import REWARD_POOL
+from rollart.paper.parameters import JUDGE_KEEP_S, NO_TRAINING
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 GPUS, JOBS, BATCH = 16, 3, 84
@@ -29,7 +30,7 @@ def end_rows(effort: Effort) -> list[Row]:
                 Part(label="dedicated rollout s", paper="158"),
                 Part(label="serverless rollout s", paper="77"),
             ),
-            arms=(_arm(KEPT, GPUS // 2, effort), _arm(COMES, 0, effort)),
+            arms=(judged(KEPT, effort, judge=GPUS // 2), judged(COMES, effort)),
             value=_values,
             seeds=effort.cheap_seeds,
             assumed=(
@@ -47,7 +48,16 @@ def end_rows(effort: Effort) -> list[Row]:
     ]
 
 
-def _arm(name: str, judge: int, effort: Effort) -> Arm:
+def judged(
+    name: str, effort: Effort, *, judge: int = 0, times: int = 1, keep_s: float = JUDGE_KEEP_S
+) -> Arm:
+    """The three jobs.
+
+    Args:
+        judge: GPUs of the 16 that are kept for the judge; 0 for a serverless one.
+        times: the paper's batch.
+        keep_s: that an idle instance stays.
+    """
     return arm(
         name,
         Cluster(
@@ -56,10 +66,11 @@ def _arm(name: str, judge: int, effort: Effort) -> Arm:
             trainer=64,
             training=NO_TRAINING,
             judge=judge,
+            judge_keep_s=keep_s,
             weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
         ),
         domains=(MATH,),
-        groups=JOBS * BATCH // GROUP,
+        groups=times * JOBS * BATCH // GROUP,
         group_size=GROUP,
         steps=2 * effort.rollouts,
         protocol="sync_plus",

@@ -1,7 +1,7 @@
 """What a row of the evaluation is: arms to simulate, numbers taken from them, bands to lie in.
 
 Invariant: a row is judged by its parts alone, each the mean over the seeds against its band.
-Controls and sweeps are rows of their own that belong to one of the paper's.
+Controls, causes and sweeps are rows of their own that belong to one of the paper's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,12 @@ Seen = Mapping[str, Measured]
 
 
 class Kind(StrEnum):
-    """Fitted or held out; a control is ours, and a sweep only shows."""
+    """Fitted or held out; a control is ours, a cause is a miss's taken away, a sweep only shows."""
 
     MICRO = "m"
     END_TO_END = "e"
     CONTROL = "control"
+    CAUSE = "cause"
     SWEEP = "sweep"
 
 
@@ -47,7 +48,7 @@ class Row:
         paper, band: as the paper and the comparison say it, for people.
         parts: the numbers, in the order in which `value` gives them.
         value: the numbers of one seed, from what was measured of the arms.
-        of: of a control or a sweep, the row it belongs to.
+        of: of a control, a cause or a sweep, the row it belongs to.
         assumed: what had to be chosen to run it at all.
         why: what the model shows where it misses.
     """

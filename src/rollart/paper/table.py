@@ -13,10 +13,14 @@ PAPERS_OWN = (Kind.MICRO, Kind.END_TO_END)
 
 
 def verdict(result: RowResult) -> str:
-    """hit or miss; a sweep only shows."""
-    if result.row.kind is Kind.SWEEP:
-        return "shown"
-    return "hit" if result.ok else "miss"
+    """hit or miss; of a cause, whether it explains its row; a sweep only shows."""
+    match result.row.kind:
+        case Kind.SWEEP:
+            return "shown"
+        case Kind.CAUSE:
+            return "explains" if result.ok else "not alone"
+        case _:
+            return "hit" if result.ok else "miss"
 
 
 def number(part: PartResult) -> str:
@@ -58,12 +62,12 @@ def _lines(results: Sequence[RowResult]) -> Iterator[str]:
 
 
 def json_objects(results: Sequence[RowResult]) -> list[dict[str, object]]:
-    """One object for each of the paper's rows; controls and sweeps stand within theirs."""
+    """One object for each of the paper's rows; what belongs to a row stands within it."""
     by_row = [result for result in results if result.row.kind in PAPERS_OWN]
     return [
         {
             **_object(result),
-            "controls": [_object(other) for other in results if other.row.of == result.row.id],
+            "related": [_object(other) for other in results if other.row.of == result.row.id],
         }
         for result in by_row
     ]
