@@ -29,6 +29,7 @@ from rollart.testing.plants import PLANTS
 from rollart.testing.script import Script
 
 __all__ = [
+    "ChaosRun",
     "Coverage",
     "Failure",
     "drawn_scene",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollart.core.identity import request_seed
+from rollart.runtimes.sim.chaos.checking import told_by
 from rollart.runtimes.sim.chaos.evidence import EngineSeen, Evidence
 from rollart.runtimes.sim.chaos.invariants import broken_invariants
 from rollart.testing.harness import ScriptedRun
@@ -18,8 +19,8 @@ def broken_promises(run: ScriptedRun) -> list[str]:
     """Every promise that `run` broke."""
     return [
         *broken_invariants(evidence_of(run)),
-        *trained_ids_are_sampled_ids(run),
-        *everything_is_let_go(run),
+        *told_by(trained_ids_are_sampled_ids, run),
+        *told_by(everything_is_let_go, run),
     ]
 
 

@@ -1,7 +1,8 @@
 """What every run must keep, checked from its events and from what passed through its ports.
 
 Invariant: the checks share no code with the control plane they judge; each returns the broken
-promises as sentences that begin with a word for the promise, none when all hold.
+promises as sentences that begin with a word for the promise, none when all hold. One that raises is
+told as that (`checking`), and the others judge on.
 """
 
 import math
@@ -26,6 +27,7 @@ from rollart.core.events import (
     TurnEnded,
 )
 from rollart.core.types import Disposition
+from rollart.runtimes.sim.chaos.checking import told_by
 from rollart.runtimes.sim.chaos.evidence import Evidence, group_of
 from rollart.runtimes.sim.chaos.request_invariants import (
     continuations_lose_nothing,
@@ -93,7 +95,7 @@ def broken_invariants(run: Evidence) -> list[str]:
         scores_are_numbers,
         events_tell_a_whole_story,
     )
-    return [problem for check in checks for problem in check(run)]
+    return [sentence for check in checks for sentence in told_by(check, run)]
 
 
 def ledger_closes(run: Evidence) -> Iterator[str]:
@@ -172,10 +174,10 @@ def six_steps_are_in_order(run: Evidence) -> Iterator[str]:
     for event in run.of(PhaseBegan):
         begun.setdefault(event.step, []).append(event.phase)
     for step in range(run.steps):
-        phases = begun[step]
+        phases = begun.get(step, [])
         if Phase.RECOMPUTE not in phases:
             yield f"six steps: step {step} did not recompute"
-        start = phases.index(Phase.GET_BATCH)
+        start = phases.index(Phase.GET_BATCH) if Phase.GET_BATCH in phases else len(phases)
         found = tuple(p for p in phases[start:] if p is not Phase.RECOMPUTE)[: len(order)]
         if found != order:
             yield f"six steps: step {step} went {[p.value for p in found]}"

@@ -11,6 +11,7 @@ from rollart.control.controller import RunResult
 from rollart.core.events import EngineDown
 from rollart.core.tokens import TokenBlock, join
 from rollart.core.types import Trajectory
+from rollart.runtimes.sim.chaos.checking import told_by
 from rollart.runtimes.sim.chaos.driver import FaultDriver
 from rollart.runtimes.sim.chaos.evidence import Evidence
 from rollart.runtimes.sim.chaos.faults import ENGINE_FAULTS, FaultKind
@@ -40,11 +41,11 @@ def broken_at_ports(
     """Every promise that was broken where control meets the world."""
     return [
         *driver.accusations,
-        *ids_are_what_engines_said(run, launcher),
-        *verdicts_are_what_rewards_said(run, launcher),
-        *everything_is_let_go(launcher),
-        *deaths_are_noticed(run, launcher),
-        *the_end_is_accounted_for(run, result, driver),
+        *told_by(ids_are_what_engines_said, run, launcher),
+        *told_by(verdicts_are_what_rewards_said, run, launcher),
+        *told_by(everything_is_let_go, launcher),
+        *told_by(deaths_are_noticed, run, launcher),
+        *told_by(the_end_is_accounted_for, run, result, driver),
     ]
 
 

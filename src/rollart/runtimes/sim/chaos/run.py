@@ -1,7 +1,8 @@
 """One run under faults: what came of it, and which promises it broke.
 
 Invariant: a run follows from its scene, its faults and control's parts; the same again gives the
-same events at the same times. Whatever a run does, judging it never raises.
+same events at the same times. An error in judging is never taken for one of the run: it is told of
+the check that raised, and the other checks are heard.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from hashlib import blake2b
 from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
 from rollart.control.controller import RunResult
 from rollart.core.events import Event
+from rollart.runtimes.sim.chaos.checking import CHECK, told_by
 from rollart.runtimes.sim.chaos.driver import FaultDriver, Placed
 from rollart.runtimes.sim.chaos.evidence import EngineSeen, Evidence
 from rollart.runtimes.sim.chaos.faults import Fault
@@ -38,7 +40,8 @@ class ChaosRun:
         end: the reason that it gave for its end.
         ended_early: it did not do all of its steps.
         placed: its faults, with when they came and who met them.
-        broken: the promises that it broke, as sentences; each begins with a word for the promise.
+        broken: the promises that it broke, as sentences; each begins with a word for the promise,
+            or with `CHECK` where a check failed itself.
     """
 
     end: str
@@ -51,6 +54,11 @@ class ChaosRun:
     def broken_words(self) -> frozenset[str]:
         """Which promises, without the particulars."""
         return frozenset(sentence.partition(":")[0] for sentence in self.broken)
+
+    @property
+    def misjudged(self) -> bool:
+        """Whether a check failed itself, so that what was found says too little of control."""
+        return CHECK in self.broken_words
 
     @property
     def digest(self) -> str:
@@ -78,7 +86,7 @@ def play(scene: Scene, faults: Sequence[Fault], *, parts: ControlParts = STANDAR
         result = await controller.run()
         end, early = result.reason, result.steps < scene.job.run.steps
         broken.extend(await _left_behind())
-        broken.extend(_judge(scene, result, driver, launcher))
+        broken.extend(told_by(_judge, scene, result, driver, launcher))
         await launcher.close()
 
     try:
