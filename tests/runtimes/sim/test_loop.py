@@ -34,6 +34,10 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
+def fail() -> None:
+    raise OSError("at the end")
+
+
 def start_and_forget(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.get_running_loop().create_task(coroutine, name="forgotten")
 
@@ -420,3 +424,30 @@ class TestMemory:
             return any(task.get_name() == "forgotten" for task in asyncio.all_tasks())
 
         assert run_virtual(main)
+
+
+def test_the_end_of_a_pass_comes_before_the_next_and_costs_no_time():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        seen: list[object] = []
+        loop.call_soon(lambda: (seen.append("a"), loop.call_soon(seen.append, "next")))
+        loop.call_soon(lambda: loop.at_pass_end(lambda: seen.append((loop.passes, loop.time()))))
+        loop.call_soon(seen.append, "b")
+        began = loop.passes
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert seen == ["a", "b", (began + 2, 0.0), "next"]
+
+    run_virtual(main)
+
+
+def test_what_is_raised_at_the_end_of_a_pass_ends_the_run():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.at_pass_end(fail)
+        await asyncio.sleep(1.0)
+
+    with pytest.raises(OSError, match="at the end"):
+        run_virtual(main)

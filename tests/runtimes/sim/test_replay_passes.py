@@ -86,7 +86,7 @@ def record(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[JobConfig, Script, int | None]:
-    """A job of any protocol, and what goes wrong in it, short of overrun deadlines."""
+    """A job of any protocol, and what goes wrong in it."""
     rng = random.Random(draw(st.integers(0, 10_000)))
     protocol = rng.choice(["rollart", "rollart", "areal", "one_off", "sync_plus", "sync"])
     spare = {"members": 1, "groups": 1, "mode": rng.choice(["race", "unbiased", "adaptive"])}
@@ -108,7 +108,9 @@ def cases(draw: st.DrawFn) -> tuple[JobConfig, Script, int | None]:
         token_s=rng.choice([(0.01, 0.05), (0.05, 0.4)]),
         train_s=rng.choice([(0.5, 2.0), (2.0, 4.0)]),
         reset_fails=rng.choice([0.0, 0.1]),
+        step_hangs=rng.choice([0.0, 0.03]),
         step_fails=rng.choice([0.0, 0.05]),
+        reward_hangs=rng.choice([0.0, 0.05]),
         reward_refuses=rng.choice([0.0, 0.1]),
         equal_scores=rng.choice([0.0, 0.2]),
         engine_deaths=rng.choice([(), (("engine-0", rng.randrange(2, 120)),)]),
@@ -131,7 +133,8 @@ def test_what_a_late_loop_did_happens_again(case: tuple[JobConfig, Script, int |
     assert isinstance(log[-1].event, RunEnded)
     crowds = [len(s.event.who) for s in log if isinstance(s.event, Answered)]
     assert max(crowds) > 1, "the loop was never late"
-    report = replay_events(job, log, tolerance_s=STALL_S)  # by which a timer is late
+    # Timers are late by up to a stall, where a wait begins and where it ends.
+    report = replay_events(job, log, tolerance_s=2 * STALL_S)
     assert report.equal, str(report)
     assert report.foreign == 0
     assert report.comparison.events == len(log) - 1

@@ -260,6 +260,11 @@ class Record:
                 return self.events[place], event
         return None
 
+    @property
+    def by_passes(self) -> bool:
+        """Whether it tells in which pass of the loop each answer came in."""
+        return bool(self._places[Answered])
+
     def engines(self) -> list[EngineUp]:
         """Each engine's first coming up, in order."""
         first: dict[str, EngineUp] = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rollart.control.assembly import STANDARD, ControlParts, assemble, declared_placement
 from rollart.control.doorway import Doorway
 from rollart.core.config import JobConfig
-from rollart.core.events import Answered, Stamped
+from rollart.core.events import Stamped
 from rollart.core.ports import Binding, Launcher, Placement
 from rollart.runtimes.sim.replay.answering import Answering
 from rollart.runtimes.sim.replay.compare import Comparison, compare
@@ -35,13 +35,15 @@ class ReplayReport:
     """What a replay found.
 
     `outside` events were not control's (who is bound where, devices, baselines), and `foreign`
-    warnings were taken for such; `complete` is whether the record has the run's end.
+    warnings were taken for such; `complete` is whether the record has the run's end; `by_passes`
+    whether it tells in which pass of the loop each answer came in.
     """
 
     comparison: Comparison
     outside: int
     foreign: int
     complete: bool
+    by_passes: bool
     tolerance_s: float
 
     @property
@@ -52,10 +54,12 @@ class ReplayReport:
         found = self.comparison
         if found.difference is not None:
             return str(found.difference)
-        lines = [
-            f"equal: {found.events} events",
-            f"  loop times at most {found.apart_s:.6f} s apart ({self.tolerance_s:g} s allowed)",
-        ]
+        times = f"loop times at most {found.apart_s:.6f} s apart ({self.tolerance_s:g} s allowed)"
+        if self.by_passes:
+            times = (
+                f"answers in the recorded passes of the loop; seconds within {self.tolerance_s:g}"
+            )
+        lines = [f"equal: {found.events} events", f"  {times}"]
         if self.outside or self.foreign:
             lines.append(
                 f"  not control's, not compared: {self.outside} events, {self.foreign} warnings"
@@ -100,6 +104,7 @@ def replay_events(
         outside=record.outside,
         foreign=outcome.foreign,
         complete=record.end is not None,
+        by_passes=record.by_passes,
         tolerance_s=tolerance_s,
     )
 
@@ -107,7 +112,7 @@ def replay_events(
 def _play(job: JobConfig, record: Record, tolerance_s: float, parts: ControlParts) -> Outcome:
     loop = ReplayLoop(start=record.events[0].time)
     try:
-        conductor = (Answering if record.of(Answered) else Conductor)(record, loop, tolerance_s)
+        conductor = (Answering if record.by_passes else Conductor)(record, loop, tolerance_s)
         loop.run_until_complete(_replay(job, conductor, parts))
         _let_go(loop)
     finally:
