@@ -46,7 +46,7 @@ class JobPlan:
             of a run's directory, the folders of that run.
         wishes: the hardware that the user's classes want.
         world: the modelled hardware of a simulation.
-        assumed: what was assumed for it where no world was given.
+        assumed: what was assumed for it where no world was given, or what a world leaves in doubt.
     """
 
     job: JobConfig
@@ -163,15 +163,13 @@ def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
         )
     refuse_impossible(job, world)
     if world.recorded is not None:
-        run_workload(job, world)
+        words = "; ".join(run_workload(job, world).doubts)
     return replace(plan, job=job, world=world, assumed=words)
 
 
 def _world_said(world: "World", assumed: str) -> str:
-    if assumed:
-        return assumed
     gpus = ", ".join(f"{count} {name}" for name, count in world.pools.items())
-    return f"{world.model.named} on {gpus}"
+    return f"{world.model.named} on {gpus}" + (f"; {assumed}" if assumed else "")
 
 
 def planned_bindings(path: Path, overrides: Sequence[str] = ()) -> tuple[WorkerBound, ...]:

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from rollart.cli.main import main
 from rollart.core.events import Stamped
+from rollart.job import run_started
 from rollart.observe.eventlog import EventLog
 from rollart.testing.harness import run_scripted, scripted_job
 
@@ -20,8 +22,9 @@ def run(tmp_path: Path) -> Path:
 def stored(directory: Path, steps: int) -> Path:
     directory.mkdir()
     log = EventLog(directory / "events.jsonl")
-    found = run_scripted(scripted_job(run__steps=steps))
-    for seq, (time, event) in enumerate(found.events.events):
+    job = scripted_job(run__steps=steps)
+    begun = (0.0, run_started(job, directory.name, "sim"))
+    for seq, (time, event) in enumerate((begun, *run_scripted(job).events.events)):
         log.append(Stamped(time=time, seq=seq, incarnation=0, event=event))
     log.close()
     return directory
@@ -68,3 +71,61 @@ def test_compare_prints_tables_or_an_object(
     assert "Runs side by side" in capsys.readouterr().out
     assert main(["compare", str(run), str(other), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measures"]["speed"]["steps"] == [3, 4]
+
+
+def broken(directory: Path, how: str) -> Path:
+    """The log of a run in `directory`, damaged."""
+    log = stored(directory, steps=3) / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    if how == "noise":
+        lines = [random.Random(0).randbytes(3000)]
+    elif how == "empty":
+        lines = []
+    elif how == "invalid":
+        lines[200:200] = [b"here something went wrong\n"]
+    elif how == "cut":
+        turn = next(n for n, line in enumerate(lines) if line.startswith(b'{"type":"GroupReady'))
+        lines[turn] = lines[turn][:40] + b"\n"
+    elif how == "beheaded":
+        lines = lines[1:]
+    log.write_bytes(b"".join(lines))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("noise", "line 1 is damaged"),
+        ("empty", "holds no event"),
+        ("invalid", "line 201 is damaged"),
+        ("cut", "is damaged"),
+        ("beheaded", "not with RunStarted"),
+    ],
+)
+def test_a_damaged_log_gives_no_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, says: str
+) -> None:
+    run = broken(tmp_path / "broken", how)
+    assert main(["timeline", str(run)]) == 2
+    assert says in capsys.readouterr().err
+    assert not (run / "timeline.json.gz").exists()
+
+
+def test_what_is_shown_of_a_part_of_a_run_is_said_to_be_partial(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = stored(tmp_path / "cut", steps=3)
+    lines = (cut / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (cut / "events.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert main(["timeline", str(cut)]) == 0
+    assert "partial timeline: the log has no end" in capsys.readouterr().err
+    assert main(["compare", str(run), str(cut)]) == 0
+    said = capsys.readouterr()
+    assert "cut: its figures are of a part of the run: the log has no end" in said.err
+    assert "partial" in said.out
+    assert main(["compare", str(run), str(cut), "--json"]) == 0
+    whole, part = json.loads(capsys.readouterr().out)["measures"]["run"]["partial"]
+    assert whole is None
+    assert "no end" in part
+    assert main(["timeline", str(run)]) == 0
+    assert not capsys.readouterr().err

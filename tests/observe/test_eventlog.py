@@ -24,7 +24,14 @@ from rollart.core.events import (
     TrajectoryEnded,
     Warned,
 )
-from rollart.observe.eventlog import EventLog, LogError, read_events, sequence_faults
+from rollart.observe.eventlog import (
+    EventLog,
+    LogError,
+    Wholeness,
+    read_events,
+    read_run,
+    sequence_faults,
+)
 
 
 def at(time: float, seq: int, event: Event) -> Stamped:
@@ -310,3 +317,43 @@ def test_some_types_can_be_read_alone(
     log.close()
     kinds = (RunStarted, StepTrained)
     assert list(read_events(path, only=kinds)) == [s for s in events if isinstance(s.event, kinds)]
+
+
+def test_with_some_types_alone_what_is_no_whole_line_of_another_is_still_damage(
+    tmp_path: Path, synthetic_run: Callable[..., list[Stamped]]
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for stamped in synthetic_run(steps=3):
+        log.append(stamped)
+    log.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    for bad in (b"noise\n", b'{"type":"Committed","time":1.0,"seq":5,\n', b'{"type":"New"}\n'):
+        path.write_bytes(b"".join([*lines[:5], bad, *lines[5:]]))
+        with pytest.raises(LogError, match="line 6"):
+            list(read_events(path, only=(RunStarted,)))
+
+
+def test_of_a_log_read_in_part_it_is_known_whether_it_is_whole(
+    tmp_path: Path, synthetic_run: Callable[..., list[Stamped]]
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for stamped in synthetic_run(steps=3):
+        log.append(stamped)
+    log.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    def partial(kept: list[bytes]) -> str | None:
+        path.write_bytes(b"".join(kept))
+        whole = Wholeness()
+        list(read_run(path, only=(StepTrained,), whole=whole))
+        return whole.partial
+
+    assert partial(lines) is None
+    assert "no end" in (partial(lines[:-1]) or "")
+    assert "event 8 stands where 7 should" in (partial([*lines[:7], *lines[8:]]) or "")
+    with pytest.raises(LogError, match="begins with"):
+        partial(lines[1:])
+    with pytest.raises(LogError, match="holds no event"):
+        partial([])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollart.cli.common import BAD_INPUT, OK, fail
+from rollart.cli.common import BAD_INPUT, OK, fail, warn
 from rollart.core.errors import RollartError
 
 
@@ -15,6 +15,9 @@ def compare(runs: Sequence[Path], *, as_json: bool) -> int:
         found = compared(runs)
     except RollartError as error:
         return fail(BAD_INPUT, str(error))
+    for run in found:
+        if run.summary.partial is not None:
+            warn(f"{run.name}: its figures are of a part of the run: {run.summary.partial}")
     if as_json:
         import msgspec
 

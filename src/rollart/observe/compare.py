@@ -143,6 +143,8 @@ def _results(runs: Sequence[Compared]) -> Iterable[Row]:
     yield _row("run", "alpha", [one.alpha for one in summaries])
     yield _row("run", "seed", [one.seed for one in summaries])
     yield _row("run", "ended", [one.ended for one in summaries])
+    if any(one.partial for one in summaries):
+        yield _row("run", "partial", [one.partial for one in summaries])
     domains = dict.fromkeys(domain.domain for one in summaries for domain in one.domains)
     for tag in domains:
         found = [next((d for d in one.domains if d.domain == tag), None) for one in summaries]

@@ -9,7 +9,8 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
@@ -72,6 +73,8 @@ _line_decoder = msgspec.json.Decoder(_RawLine)
 _schema_decoder = msgspec.json.Decoder(_Schema)
 _types: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 _decoders = {name: msgspec.json.Decoder(kind) for name, kind in _types.items()}
+_HEAD = re.compile(rb'\{"type":"(\w+)","time":[^,]+,"seq":(\d+),')
+_KNOWN = {name.encode(): name for name in _types}
 
 
 class EventLog:
@@ -203,19 +206,26 @@ def _plain(value: object) -> object:
     return value
 
 
-def read_events(path: Path, *, only: Collection[type[Event]] = ()) -> Iterator[Stamped]:
+def read_events(
+    path: Path, *, only: Collection[type[Event]] = (), whole: "Wholeness | None" = None
+) -> Iterator[Stamped]:
     """The events of a log in order; a torn last line, as a killed run leaves it, is passed over.
 
-    With `only`, lines that begin like another type's are skipped without a look at the rest.
+    Args:
+        only: lines that begin and end as one of another known type are skipped without a look at
+            what is between.
+        whole: told of every line, skipped or not.
 
     Raises:
         LogError: the log was written by a newer version, or a line inside it does not decode.
         OSError: the file cannot be read.
     """
-    wanted = tuple(b'{"type":"%s"' % kind.__name__.encode() for kind in only)
+    wanted = frozenset(kind.__name__ for kind in only) or _types.keys()
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if wanted and not line.startswith(wanted):
+            if (skipped := _unwanted(line, wanted)) is not None:
+                if whole is not None:
+                    whole.take(*skipped)
                 continue
             try:
                 stamped = _decode(line)
@@ -225,7 +235,34 @@ def read_events(path: Path, *, only: Collection[type[Event]] = ()) -> Iterator[S
                 raise LogError(f"{path}: line {number} is damaged: {error}") from error
             except LogError as error:
                 raise LogError(f"{path}: line {number}: {error}") from error
+            if whole is not None:
+                whole.take(type(stamped.event).__name__, stamped.seq)
             yield stamped
+
+
+def read_run(
+    path: Path, *, only: Collection[type[Event]] = (), whole: "Wholeness | None" = None
+) -> Iterator[Stamped]:
+    """The events of the log of a run, as `read_events`; one that does not begin as a run is none.
+
+    Raises:
+        LogError: as `read_events`, or the first line is not of `RunStarted`.
+        OSError: the file cannot be read.
+    """
+    whole = whole or Wholeness()
+    for stamped in read_events(path, only=only, whole=whole):
+        whole.require_beginning(path)
+        yield stamped
+    whole.require_beginning(path)
+
+
+def _unwanted(line: bytes, wanted: Collection[str]) -> tuple[str, int] | None:
+    """Type and number of a line that is of another known type; None for what is to be decoded."""
+    head = _HEAD.match(line)
+    if head is None or not line.endswith(b"}\n"):
+        return None
+    name = _KNOWN.get(head[1])
+    return None if name is None or name in wanted else (name, int(head[2]))
 
 
 def _decode(line: bytes) -> Stamped:
@@ -277,6 +314,53 @@ class SequenceCheck:
         if seq != self._expected:
             self.faults.append((self._expected, seq))
         self._expected = seq + 1
+
+
+class Wholeness:
+    """Whether a log is that of a whole run, told line by line."""
+
+    def __init__(self) -> None:
+        self._sequence = SequenceCheck()
+        self._first: str | None = None
+        self._ended = False
+
+    def take(self, kind: str, seq: int) -> None:
+        """The next line: its event's type and number."""
+        self._sequence.take(seq)
+        self._first = self._first or kind
+        self._ended = self._ended or kind == RunEnded.__name__
+
+    def require_beginning(self, path: Path) -> None:
+        """Raises `LogError` where the log does not begin as that of a run."""
+        if self._first is None:
+            raise LogError(f"{path}: holds no event; give a run that has started")
+        if self._first != RunStarted.__name__:
+            raise LogError(
+                f"{path}: begins with {self._first}, not with {RunStarted.__name__}, so it is no "
+                "run's log or has lost its beginning; give another run"
+            )
+
+    @property
+    def partial(self) -> str | None:
+        """Why the log is not that of a whole run; None if it is."""
+        return why_partial(
+            self._sequence.faults, begun=self._first == RunStarted.__name__, ended=self._ended
+        )
+
+
+def why_partial(faults: Sequence[tuple[int, int]], *, begun: bool, ended: bool) -> str | None:
+    """Why a log is not that of a whole run, from its gaps and ends; None if it is."""
+    if faults:
+        expected, found = faults[0]
+        return (
+            f"the log has {len(faults)} gaps; the first: event {found} stands where {expected} "
+            "should"
+        )
+    if not begun:
+        return "the log has no beginning"
+    if not ended:
+        return "the log has no end: the run is still going, or it was killed"
+    return None
 
 
 def sequence_faults(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:

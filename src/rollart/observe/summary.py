@@ -11,6 +11,7 @@ from rollart.core.events import Phase, Stamped, is_computing
 from rollart.core.types import Disposition
 from rollart.observe.bias import Redundancy, redundancy_of
 from rollart.observe.domains import DomainResult, Named, domain_results
+from rollart.observe.eventlog import why_partial
 from rollart.observe.history import History, gather
 from rollart.observe.idle import IdleAccount, account
 from rollart.observe.intervals import busy_share, total
@@ -143,22 +144,12 @@ def summary_of(history: History) -> RunSummary:
         warnings=len(history.warnings),
         ended=ended.reason if ended else None,
         ok=ended.ok if ended else False,
-        partial=_partial(history),
+        partial=why_partial(
+            history.sequence.faults,
+            begun=history.started is not None,
+            ended=history.ended is not None,
+        ),
     )
-
-
-def _partial(history: History) -> str | None:
-    if history.sequence.faults:
-        expected, found = history.sequence.faults[0]
-        return (
-            f"the log has {len(history.sequence.faults)} gaps; the first: event {found} stands "
-            f"where {expected} should"
-        )
-    if history.started is None:
-        return "the log has no beginning"
-    if history.ended is None:
-        return "the log has no end: the run is still going, or it was killed"
-    return None
 
 
 def _token_lag_mean(history: History) -> float | None:

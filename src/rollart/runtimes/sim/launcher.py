@@ -193,8 +193,11 @@ def run_workload(job: JobConfig, world: World) -> RunWorkload:
     """
     seed = job.run.seed
     recorded: Mapping[str, DomainWorkload] = {}
+    doubts: tuple[str, ...] = ()
     if world.recorded is not None:
-        recorded = load_recorded(Path(world.recorded.run), seed=seed)
+        pooled = [tag for tag, reward in world.rewards.items() if reward.pooled]
+        loaded = load_recorded(Path(world.recorded.run), seed=seed, pooled=pooled)
+        recorded, doubts = loaded.domains, loaded.doubts
     found: dict[str, DomainWorkload] = {}
     for tag in (domain.tag for domain in job.domains):
         own = world.domains.get(tag)
@@ -208,4 +211,4 @@ def run_workload(job: JobConfig, world: World) -> RunWorkload:
                 f"{', '.join(recorded) or 'nothing'}; write [domains.{tag}] and below it "
                 'preset = "FrozenLake"'
             )
-    return RunWorkload(found)
+    return RunWorkload(found, doubts=doubts)

@@ -2,27 +2,36 @@
 
 A simulated trajectory takes the shape of one recorded trajectory of its domain, drawn by its name,
 so that what goes together in a trajectory (many turns, long answers, slow steps) stays together.
-Only those that ended well have a shape: what was aborted, often because it was long, and steps that
-failed are left out, so the workload is somewhat shorter and smoother than what was recorded.
 Invariant: numbers are only ever those of the log, and every draw is a pure function of names.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from rollart.core.errors import ConfigError, RollartError
-from rollart.core.events import EnvironmentReset, Stamped, TrajectoryEnded, TurnEnded
+from rollart.core.events import (
+    DeviceBusy,
+    EnvironmentReset,
+    Stamped,
+    TrajectoryEnded,
+    TurnEnded,
+    Work,
+)
 from rollart.core.identity import Purpose
 from rollart.core.types import Status
 from rollart.runtimes.sim.distributions import place
+from rollart.runtimes.sim.places import reward_worker
 from rollart.runtimes.sim.workload import EVAL_MARK, Span
 
 T = TypeVar("T")
 
 _ENDED_WELL = (Status.FINISHED.value, Status.TRUNCATED.value)
+
+_SAME_S = 1e-6
+"""Seconds within which a reward's work and its verdict end together."""
 
 
 @dataclass(slots=True)
@@ -33,29 +42,28 @@ class _Turns:
     answers: list[int] = field(default_factory=list[int])
     steps: list[float] = field(default_factory=list[float])
     reset_s: float = 0.0
-    held: tuple[str, int] | None = None
-    """The engine that has the prefix in its cache, and the version that it is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One recorded trajectory: tokens observed before each later turn, answered, and seconds."""
+    """One recorded trajectory: tokens observed before each later turn, answered, and seconds.
+
+    `reward_s` is what the reward computed, or, `with_queue`, what it was waited for.
+    """
 
     observed: tuple[int, ...]
     answers: tuple[int, ...]
     steps: tuple[float, ...]
     reset_s: float
     reward_s: float
+    with_queue: bool
     score: float | None
     success: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDomainData:
-    """All that a log says of one domain. `failed_resets` are the seconds that those took.
-
-    `prefix_hit` is of turns whose engine and version are those of the turn before.
-    """
+    """All that a log says of one domain. `failed_resets` are the seconds that those took."""
 
     shapes: tuple[Shape, ...]
     first: tuple[int, ...]
@@ -119,13 +127,28 @@ class RecordedDomain:
         return values[int(place(self._seed, what, name, turn) * len(values))]
 
 
-def load_recorded(run: Path, *, seed: int) -> dict[str, RecordedDomain]:
-    """The workload of each domain of the run in `run`. Raises `ConfigError`."""
-    from rollart.observe.eventlog import EVENTS_FILE, read_events
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The workload of each domain of a run, and in words what to doubt about it."""
 
-    log = run / EVENTS_FILE
+    domains: Mapping[str, RecordedDomain]
+    doubts: tuple[str, ...]
+
+
+def load_recorded(run: Path, *, seed: int, pooled: Collection[str] = ()) -> Recorded:
+    """What the log of the run in `run` says.
+
+    Args:
+        pooled: domains whose rewards queue for places of their own.
+
+    Raises:
+        ConfigError: there is no such log, it is damaged, or nothing in it ended.
+    """
+    from rollart.observe.eventlog import EVENTS_FILE, Wholeness, read_run
+
+    log, whole = run / EVENTS_FILE, Wholeness()
     try:
-        found = gather(read_events(log, only=(TurnEnded, EnvironmentReset, TrajectoryEnded)))
+        found = gather(read_run(log, only=READ, whole=whole))
     except (OSError, RollartError) as error:
         raise ConfigError(
             f'recorded.run = "{run}": its event log cannot be read ({error}); give the directory '
@@ -135,7 +158,34 @@ def load_recorded(run: Path, *, seed: int) -> dict[str, RecordedDomain]:
         raise ConfigError(
             f'recorded.run = "{run}": no trajectory of it ended; give a run that trained'
         )
-    return {tag: RecordedDomain(data, seed=seed) for tag, data in found.items()}
+    return Recorded(
+        domains={tag: RecordedDomain(data, seed=seed) for tag, data in found.items()},
+        doubts=tuple(
+            f'recorded.run = "{run}": {words}' for words in _doubts(whole.partial, found, pooled)
+        ),
+    )
+
+
+def _doubts(
+    partial: str | None, found: Mapping[str, RecordedDomainData], pooled: Collection[str]
+) -> Iterator[str]:
+    if partial is not None:
+        yield f"{partial}; what it has until then is the workload"
+    queued = [
+        tag
+        for tag, data in found.items()
+        if tag in pooled and any(shape.with_queue and shape.reward_s for shape in data.shapes)
+    ]
+    if queued:
+        yield (
+            f"of rewards of {', '.join(queued)} it says how long a verdict was waited for, not "
+            "how long it was computed; each holds its place in the pool for so long, so what "
+            "queued there queues twice"
+        )
+
+
+READ = (TurnEnded, EnvironmentReset, TrajectoryEnded, DeviceBusy)
+"""The types of events that a workload is made of."""
 
 
 def gather(events: Iterable[Stamped]) -> Mapping[str, RecordedDomainData]:
@@ -146,6 +196,7 @@ def gather(events: Iterable[Stamped]) -> Mapping[str, RecordedDomainData]:
     failed: dict[str, list[float]] = defaultdict(list)
     resets: dict[str, int] = defaultdict(int)
     hits: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    computed = _RewardTimes()
     for stamped in events:
         match stamped.event:
             case EnvironmentReset() as event:
@@ -159,18 +210,19 @@ def gather(events: Iterable[Stamped]) -> Mapping[str, RecordedDomainData]:
                 turns.prompts.append(event.prompt_tokens)
                 turns.answers.append(event.sampled_tokens)
                 turns.steps.append(event.env_s)
-                if turns.held == (event.engine, event.first_version):
-                    # A model of an engine flushes its cache itself, and has none of another's.
-                    earlier = turns.prompts[-2] + turns.answers[-2]
+                if event.turn > 0:
+                    earlier = turns.prompts[-2] + turns.answers[-2] if len(turns.prompts) > 1 else 0
                     found = hits[_domain_of(event.trajectory)]
                     found[0] += min(event.cost.cached_tokens, earlier)
                     found[1] += earlier
-                turns.held = (event.engine, event.last_version)
+            case DeviceBusy(work=Work.REWARD.value) as event:
+                computed.take(event)
             case TrajectoryEnded() as event:
                 turns = under_way.pop(event.trajectory, _Turns())
+                service_s = computed.of(event, stamped.time)
                 wanted = event.purpose == Purpose.TRAIN.value and event.status in _ENDED_WELL
                 if wanted and turns.prompts:
-                    shapes[event.domain].append(_shape(turns, event))
+                    shapes[event.domain].append(_shape(turns, event, service_s))
                     first[event.domain].append(turns.prompts[0])
             case _:
                 pass
@@ -186,7 +238,31 @@ def gather(events: Iterable[Stamped]) -> Mapping[str, RecordedDomainData]:
     }
 
 
-def _shape(turns: _Turns, ended: TrajectoryEnded) -> Shape:
+class _RewardTimes:
+    """How long rewards computed: of those at work on a device, what ended with the verdict."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, list[DeviceBusy]] = defaultdict(list)
+
+    def take(self, busy: DeviceBusy) -> None:
+        """A device of a reward pool has worked."""
+        self._ended[busy.device.rpartition("-")[0]].append(busy)
+
+    def of(self, ended: TrajectoryEnded, now: float) -> float | None:
+        """Seconds of the work that ended now, and that no other verdict is from; None if none did.
+
+        Where a device takes several calls at once, its work may have begun before this one's.
+        """
+        name = reward_worker(ended.domain)
+        recent = [busy for busy in self._ended[name] if busy.end >= now - _SAME_S]
+        found = next((busy for busy in recent if busy.end - busy.begin <= ended.reward_s), None)
+        if found is None and recent:
+            found = recent[0]
+        self._ended[name] = [busy for busy in recent if busy is not found]
+        return None if found is None else min(found.end - found.begin, ended.reward_s)
+
+
+def _shape(turns: _Turns, ended: TrajectoryEnded, service_s: float | None) -> Shape:
     before = [p + a for p, a in zip(turns.prompts, turns.answers, strict=True)]
     return Shape(
         # Where a template rewrites history, a prompt may be shorter than what came before.
@@ -197,7 +273,8 @@ def _shape(turns: _Turns, ended: TrajectoryEnded) -> Shape:
         answers=tuple(turns.answers),
         steps=tuple(turns.steps),
         reset_s=turns.reset_s,
-        reward_s=ended.reward_s,
+        reward_s=ended.reward_s if service_s is None else service_s,
+        with_queue=service_s is None,
         score=ended.score,
         success=ended.success is not None and ended.success >= 0.5,
     )

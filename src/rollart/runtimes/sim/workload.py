@@ -80,11 +80,15 @@ class DomainWorkload(Protocol):
 class RunWorkload:
     """All domains of a run; this is what engines ask.
 
-    A session is `run/domain/task/...`, the domain marked where it is evaluation's.
+    A session is `run/domain/task/...`, the domain marked where it is evaluation's. `doubts` says in
+    words what is not quite known of it.
     """
 
-    def __init__(self, domains: Mapping[str, DomainWorkload]) -> None:
+    def __init__(
+        self, domains: Mapping[str, DomainWorkload], *, doubts: tuple[str, ...] = ()
+    ) -> None:
         self._domains = domains
+        self.doubts = doubts
 
     def domain(self, tag: str) -> DomainWorkload:
         """Raises `ConfigError` for a domain that has no workload."""

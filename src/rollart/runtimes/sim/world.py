@@ -200,6 +200,11 @@ class RewardSection(Section):
             raise ValueError("is both dedicated and serverless; leave one of them out")
         return self
 
+    @property
+    def pooled(self) -> bool:
+        """Whether calls queue for places."""
+        return self.dedicated is not None or self.serverless is not None
+
 
 class RecordedSection(Section):
     """A run whose event log gives the workload of domains that have none here."""
