@@ -27,20 +27,28 @@ from rollart.testing.worlds import TAG, small_job, small_table, small_world
 
 
 def turn(
-    name: str, number: int, *, prompt: int, answer: int, env_s: float, cached: int = 0
+    name: str,
+    number: int,
+    *,
+    prompt: int,
+    answer: int,
+    env_s: float,
+    cached: int = 0,
+    engine: str = "engine-0",
+    versions: tuple[int, int] = (0, 0),
 ) -> Event:
     return TurnEnded(
         trajectory=name,
         turn=number,
-        engine="engine-0",
+        engine=engine,
         prompt_tokens=prompt,
         sampled_tokens=answer,
         cost=RequestCost(cached_tokens=cached),
         proxy_queued_s=0.0,
         env_s=env_s,
-        first_version=0,
-        last_version=0,
-        versions=((0, answer),),
+        first_version=versions[0],
+        last_version=versions[1],
+        versions=tuple((version, answer // 2) for version in versions),
         stop="stop",
         interruptions=0,
     )
@@ -139,6 +147,20 @@ def test_resets_fail_as_often_as_they_did_and_cost_what_they_cost() -> None:
 
 def test_the_prefix_cache_is_as_good_as_it_was() -> None:
     assert domain().prefix_hit == pytest.approx((55 + 70) / (110 + 141))
+
+
+def test_what_an_update_flushed_or_another_engine_has_is_no_miss_of_the_prefix_cache() -> None:
+    """The model of an engine misses there by itself."""
+    events = [
+        turn(LONG, 0, prompt=100, answer=10, env_s=0.1, versions=(0, 1)),
+        turn(LONG, 1, prompt=130, answer=10, env_s=0.1, cached=88, versions=(1, 1)),
+        turn(LONG, 2, prompt=150, answer=10, env_s=0.1, versions=(2, 2)),
+        turn(LONG, 3, prompt=170, answer=10, env_s=0.1, versions=(2, 2), engine="engine-1"),
+        turn(LONG, 4, prompt=190, answer=10, env_s=0.1, cached=90, versions=(2, 2)),
+        turn(LONG, 5, prompt=210, answer=10, env_s=0.1, cached=200, versions=(2, 2)),
+        ended(LONG, 6),
+    ]
+    assert gather(stamped(events))["lake"].prefix_hit == pytest.approx((88 + 200) / (110 + 200))
 
 
 def test_a_directory_without_a_run_or_without_trajectories_is_refused(tmp_path: Path) -> None:

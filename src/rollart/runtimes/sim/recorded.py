@@ -2,6 +2,8 @@
 
 A simulated trajectory takes the shape of one recorded trajectory of its domain, drawn by its name,
 so that what goes together in a trajectory (many turns, long answers, slow steps) stays together.
+Only those that ended well have a shape: what was aborted, often because it was long, and steps that
+failed are left out, so the workload is somewhat shorter and smoother than what was recorded.
 Invariant: numbers are only ever those of the log, and every draw is a pure function of names.
 """
 
@@ -42,6 +44,8 @@ class _Turns:
     answers: list[int] = field(default_factory=list[int])
     steps: list[float] = field(default_factory=list[float])
     reset_s: float = 0.0
+    held: tuple[str, int] | None = None
+    """The engine that has the prefix in its cache, and the version that it is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDomainData:
-    """All that a log says of one domain. `failed_resets` are the seconds that those took."""
+    """All that a log says of one domain. `failed_resets` are the seconds that those took.
+
+    `prefix_hit` is of turns whose engine and version are those of the turn before.
+    """
 
     shapes: tuple[Shape, ...]
     first: tuple[int, ...]
@@ -210,11 +217,13 @@ def gather(events: Iterable[Stamped]) -> Mapping[str, RecordedDomainData]:
                 turns.prompts.append(event.prompt_tokens)
                 turns.answers.append(event.sampled_tokens)
                 turns.steps.append(event.env_s)
-                if event.turn > 0:
-                    earlier = turns.prompts[-2] + turns.answers[-2] if len(turns.prompts) > 1 else 0
+                if turns.held == (event.engine, event.first_version):
+                    # A model of an engine flushes its cache itself, and has none of another's.
+                    earlier = turns.prompts[-2] + turns.answers[-2]
                     found = hits[_domain_of(event.trajectory)]
                     found[0] += min(event.cost.cached_tokens, earlier)
                     found[1] += earlier
+                turns.held = (event.engine, event.last_version)
             case DeviceBusy(work=Work.REWARD.value) as event:
                 computed.take(event)
             case TrajectoryEnded() as event:
