@@ -118,7 +118,10 @@ class Watch:
             ValueError: there are no more steps than that.
         """
         if self._began is None or len(self._batches) <= skip:
-            raise ValueError(f"{len(self._batches)} batches, of which {skip} are skipped")
+            raise ValueError(
+                f"the run took {len(self._batches)} batches and the first {skip} are not counted, "
+                "so nothing is left to measure; give it more steps or skip fewer"
+            )
         ends = [self._began, *(at for at, _ in self._batches)]
         begin, end = ends[skip], ends[-1]
         counted = self._batches[skip:]

@@ -9,7 +9,8 @@ from rollart.core.errors import ConfigError
 from rollart.core.jobfile import load_job
 from rollart.core.ports import Affinity
 from rollart.runtimes.sim.defaults import default_world
-from rollart.runtimes.sim.fitting import refuse_impossible
+from rollart.runtimes.sim.fitting import parts_of, refuse_impossible, roofline_of, trainer_settings
+from rollart.runtimes.sim.model_shape import model_shape
 from rollart.runtimes.sim.places import places
 from rollart.runtimes.sim.worldfile import load_world, parse_world, presets
 from rollart.testing.worlds import TAG, small_job, small_table, small_world
@@ -175,6 +176,15 @@ def test_a_context_that_no_assumed_engine_would_hold_is_refused() -> None:
     job = small_job(model__context=10**8, train__microbatch_tokens=10**8)
     with pytest.raises(ConfigError, match=r"context = 100000000: Qwen3-8B on 64 H800 holds \d+"):
         default_world(job)
+
+
+def test_a_gpu_that_is_not_known_is_refused_with_its_key_wherever_it_is_looked_up() -> None:
+    world = small_world(trainer__hardware="A9", engines__H20={"hardware": "A8"})
+    with pytest.raises(ConfigError, match=r'^trainer\.hardware = "A9": unknown GPU; use H20'):
+        trainer_settings(world)
+    ((_, part),) = parts_of("H20", world.engines["H20"])
+    with pytest.raises(ConfigError, match=r'^hardware = "A8": unknown GPU; use H20'):
+        roofline_of(model_shape("Qwen3-8B"), part)
 
 
 def test_every_worker_has_gpus_of_its_own() -> None:

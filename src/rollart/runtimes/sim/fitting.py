@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rollart.core.config import JobConfig, largest_divisor
 from rollart.core.errors import ConfigError
 from rollart.runtimes.sim.engine_api import EngineSettings
-from rollart.runtimes.sim.hardware import LinkClass, gpu, known, link, serverless
+from rollart.runtimes.sim.hardware import GpuClass, LinkClass, gpu, known, link, serverless
 from rollart.runtimes.sim.model_shape import ModelShape, model_shape
 from rollart.runtimes.sim.roofline import Roofline
 from rollart.runtimes.sim.trainer import TrainerSettings, check_fits
@@ -46,7 +46,7 @@ def trainer_settings(world: World) -> TrainerSettings:
     """What trains. Raises `ConfigError`."""
     own = world.trainer
     return TrainerSettings(
-        gpu=gpu(own.hardware),
+        gpu=_gpu("trainer.hardware", own.hardware),
         gpus=own.gpus,
         mfu=own.mfu,
         fixed_s=own.fixed_s,
@@ -68,8 +68,8 @@ def weight_settings(world: World) -> WeightSettings:
 
 
 def roofline_of(model: ModelShape, part: PhaseSection) -> Roofline:
-    """One worker of an engine."""
-    return Roofline(model=model, gpu=gpu(part.hardware), tp=part.gpus)
+    """One worker of an engine. Raises `ConfigError`."""
+    return Roofline(model=model, gpu=_gpu("hardware", part.hardware), tp=part.gpus)
 
 
 def engine_settings(job: JobConfig, world: World) -> EngineSettings:
@@ -130,25 +130,27 @@ def refuse_impossible(job: JobConfig, world: World) -> None:
 
 def _hardware_is_known(world: World) -> None:
     for name in world.pools:
-        _require_gpu(f"pools.{name}", name)
-    _require_gpu("trainer.hardware", world.trainer.hardware)
+        _gpu(f"pools.{name}", name)
+    _gpu("trainer.hardware", world.trainer.hardware)
     for name, section in world.engines.items():
         for phase, part in parts_of(name, section):
             inner = "" if phase == "generate" else f".{phase}"
-            _require_gpu(f"engines.{name}{inner}.hardware", part.hardware)
+            _gpu(f"engines.{name}{inner}.hardware", part.hardware)
     for tag, reward in world.rewards.items():
         if reward.dedicated is not None:
-            _require_gpu(f"rewards.{tag}.dedicated.hardware", reward.dedicated.hardware)
+            _gpu(f"rewards.{tag}.dedicated.hardware", reward.dedicated.hardware)
         if reward.serverless is not None:
             with _about(f'rewards.{tag}.serverless.platform = "{reward.serverless.platform}"'):
                 serverless(reward.serverless.platform)
             if reward.serverless.hardware is not None:
-                _require_gpu(f"rewards.{tag}.serverless.hardware", reward.serverless.hardware)
+                _gpu(f"rewards.{tag}.serverless.hardware", reward.serverless.hardware)
 
 
-def _require_gpu(key: str, name: str) -> None:
+def _gpu(key: str, name: str) -> GpuClass:
+    """A GPU of the catalogue, which `key` asks for. Raises `ConfigError`."""
     if name not in known("gpu"):
         raise ConfigError(f'{key} = "{name}": unknown GPU; use {", ".join(known("gpu"))}')
+    return gpu(name)
 
 
 def _links_are_known(world: World) -> None:
