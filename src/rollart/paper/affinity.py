@@ -6,17 +6,17 @@ from functools import partial
 from rollart.paper.arms import (
     ASYNC,
     AT_ONCE,
-    DOMAINS,
     H20,
     H800,
     MATH,
     Arm,
     Cluster,
     arm,
+    domains_of,
     rollout_only,
 )
 from rollart.paper.effort import Effort
-from rollart.paper.parameters import NO_TRAINING
+from rollart.paper.parameters import NO_TRAINING, TRAINER_GPUS
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 LAKE = "FrozenLake"
@@ -24,7 +24,6 @@ BATCHES = (64, 128, 192)
 TWO_H800, SIX_H20 = {H800: 2}, {H20: 6}
 """Of about the same price."""
 HITS = (0.0, 0.5, 0.8, 0.9, 1.0)
-TRAINER = 32
 MIXED = {H800: 64, H20: 24}
 
 PACED_BY_TRAINING = (
@@ -213,21 +212,21 @@ def _whole(
         hardware: the GPU of a class whose name is none.
         paced: by generation: training and weights take next to no time.
     """
-    scale = min(effort.scale, 2)  # 24 H20 cannot be cut smaller for a 32B on four
+    effort = effort.no_smaller(2)  # 24 H20 for a 32B on four
+    scale = effort.scale
     cluster = Cluster(
         model=model,
         engines={each: gpus // scale for each, gpus in engines.items()},
         hardware=hardware or {},
-        trainer=TRAINER // scale,
+        trainer=TRAINER_GPUS // scale,
         training=NO_TRAINING if paced else {},
         weights=AT_ONCE if paced else ASYNC,
     )
-    domains = DOMAINS if model != "Qwen3-32B" else ("SWE-bench", *DOMAINS)
     return arm(
         f"r1 {name} {model}" + (" paced by generation" if paced else ""),
         cluster,
-        domains=domains,
-        groups=effort.groups * effort.scale // scale,
+        domains=domains_of(model),
+        groups=effort.groups,
         steps=effort.steps,
         skip=effort.warm,
         protocol="rollart",

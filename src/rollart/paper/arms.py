@@ -20,6 +20,7 @@ from rollart.paper.parameters import (
     SLOTS,
     STEP_TOKENS,
     TENSOR_PARALLEL,
+    WITH_SWE,
 )
 from rollart.runtimes.sim.world import World
 from rollart.runtimes.sim.worldfile import parse_world, presets
@@ -27,7 +28,9 @@ from rollart.runtimes.sim.worldfile import parse_world, presets
 H800, H20 = "H800", "H20"
 MATH = "GEM-math"
 DOMAINS = ("WebShop", "FrozenLake", MATH, "GEM-game")
-"""Those of every model; SWE-bench comes with the 32B only."""
+"""Those of every model."""
+
+SWE = "SWE-bench"
 
 ASYNC = {"mode": "async"}
 """Weights as RollArt moves them: pushed over the slow link, pulled in the background."""
@@ -37,6 +40,14 @@ BLOCKING = {"mode": "blocking"}
 
 AT_ONCE = {"mode": "async", "push": "nvlink", "pull": "nvlink"}
 """Weights that cost a run next to nothing."""
+
+AT_ONCE_BETWEEN = {"mode": "blocking", "push": "nvlink", "pull": "nvlink"}
+"""The same between two rollouts, so that none runs beside them."""
+
+
+def domains_of(model: str) -> tuple[str, ...]:
+    """The domains that a model trains on in the paper."""
+    return (SWE, *DOMAINS) if model == WITH_SWE else DOMAINS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +238,7 @@ def rollout_only(
         engines=engines,
         trainer=64,
         training=NO_TRAINING,
-        weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
+        weights=AT_ONCE_BETWEEN,
     )
     return arm(
         name,

@@ -10,11 +10,11 @@ from typing import Any
 
 from rollart.core.jobfile import Table
 from rollart.paper import pd, rewards
-from rollart.paper.affinity import MIXED, TRAINER
+from rollart.paper.affinity import MIXED
 from rollart.paper.arms import ASYNC, AT_ONCE, BLOCKING, DOMAINS, H20, H800, Arm, Cluster, arm
 from rollart.paper.effort import Effort, halved
 from rollart.paper.measure import REWARD_POOL
-from rollart.paper.parameters import NO_TRAINING
+from rollart.paper.parameters import NO_TRAINING, TRAINER_GPUS
 from rollart.paper.protocols import IN_ONE_CLUSTER
 from rollart.paper.rows import Kind, Part, Row, Seen
 
@@ -230,7 +230,7 @@ def _arm(
         Cluster(
             model=MODEL,
             engines={hardware: gpus // effort.scale for hardware, gpus in engines.items()},
-            trainer=TRAINER // effort.scale,
+            trainer=TRAINER_GPUS // effort.scale,
             training=training,
             weights=weights,
         ),

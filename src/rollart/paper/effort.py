@@ -6,7 +6,7 @@ said in its output.
 
 from dataclasses import dataclass, replace
 
-from rollart.paper.parameters import BATCH_GROUPS
+from rollart.paper.parameters import BATCH_GROUPS, MODELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,10 @@ class Effort:
         """Of a batch of the paper's 512."""
         return BATCH_GROUPS // self.scale
 
+    def no_smaller(self, scale: int) -> "Effort":
+        """This effort where GPUs and batch can be cut no smaller than by `scale`."""
+        return replace(self, scale=min(self.scale, scale))
+
 
 FULL = Effort(
     name="full",
@@ -53,7 +57,7 @@ FULL = Effort(
     counted=5,
     warm=2,
     rollouts=2,
-    models=("Qwen3-8B", "Qwen3-14B", "Qwen3-32B"),
+    models=MODELS,
     alphas=(1, 2, 3, 4, 5, 6),
 )
 
@@ -65,7 +69,7 @@ QUICK = Effort(
     counted=3,
     warm=1,
     rollouts=1,
-    models=("Qwen3-8B", "Qwen3-32B"),
+    models=(MODELS[0], MODELS[2]),
     alphas=(1, 2, 4),
 )
 

@@ -75,6 +75,8 @@ TENSOR_PARALLEL: Mapping[str, int] = {
 """GPUs an engine; the first three are the paper's."""
 
 MODELS = ("Qwen3-8B", "Qwen3-14B", "Qwen3-32B")
+WITH_SWE = MODELS[2]
+"""The only one that trains on SWE-bench, too."""
 GROUP = 8
 BATCH_GROUPS = 64
 CONTEXT = 32768
@@ -108,6 +110,9 @@ JUDGE_KEEP_S = 5.0
 
 ONE_CLUSTER = "infiniband-400"
 """The link of weights where trainer and engines are in one cluster, as the baselines' are."""
+
+TRAINER_GPUS = 32
+"""The paper's, of 128."""
 
 TRAINER_SHARE = 4
 """Chosen: one GPU in so many trains, which is the paper's 32 of 128."""

@@ -4,19 +4,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rollart.core.jobfile import Table
-from rollart.paper.arms import H20, H800, Arm, Cluster, arm
+from rollart.paper.arms import AT_ONCE_BETWEEN, H20, H800, SWE, Arm, Cluster, arm
 from rollart.paper.effort import Effort
-from rollart.paper.parameters import GROUP, NO_TRAINING, TENSOR_PARALLEL
+from rollart.paper.parameters import GROUP, NO_TRAINING, ONE_CLUSTER, TENSOR_PARALLEL, WITH_SWE
 from rollart.paper.rows import Kind, Part, Row, Seen
 
 SHAPES = ((1, 3), (2, 2), (3, 1))
 """Nodes that prefill and nodes that decode."""
 NODE = 8
 BATCH = 128
-DOMAIN = "SWE-bench"
-LINK = "infiniband-400"
 DIVIDED, TOGETHER = "divided", "together"
-DENSE, EXPERTS = "Qwen3-32B", "Qwen3-30B-A3B"
+DENSE, EXPERTS = WITH_SWE, "Qwen3-30B-A3B"
 
 
 def end_rows(effort: Effort) -> list[Row]:
@@ -75,7 +73,7 @@ def divided(model: str, shape: tuple[int, int], effort: Effort, batch: int = BAT
         side: {"hardware": hardware, "gpus": tp, "count": nodes * NODE // tp}
         for side, hardware, nodes in sides
     }
-    cluster = _cluster(model, {}, {"group": {**section, "link": LINK}})
+    cluster = _cluster(model, {}, {"group": {**section, "link": ONE_CLUSTER}})
     return _arm(_name(model, shape, DIVIDED, batch), cluster, effort, batch)
 
 
@@ -100,7 +98,7 @@ def _cluster(
         groups=groups or {},
         trainer=64,
         training=NO_TRAINING,
-        weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
+        weights=AT_ONCE_BETWEEN,
     )
 
 
@@ -108,7 +106,7 @@ def _arm(name: str, cluster: Cluster, effort: Effort, batch: int) -> Arm:
     return arm(
         name,
         cluster,
-        domains=(DOMAIN,),
+        domains=(SWE,),
         groups=batch // GROUP,
         steps=effort.rollouts,
         protocol="sync_plus",

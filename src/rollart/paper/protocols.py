@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 
-from rollart.paper.arms import ASYNC, BLOCKING, DOMAINS, H20, H800, Arm, Cluster, arm
+from rollart.paper.arms import ASYNC, BLOCKING, H20, H800, Arm, Cluster, arm, domains_of
 from rollart.paper.effort import Effort
-from rollart.paper.parameters import JUDGE_GPUS, NO_TRAINING, ONE_CLUSTER
+from rollart.paper.parameters import JUDGE_GPUS, NO_TRAINING, ONE_CLUSTER, TRAINER_GPUS, WITH_SWE
 from rollart.paper.rows import Kind, Part, Row, Seen, within
 
 BASELINES = ("sync", "sync_plus", "one_off", "areal")
 ROLLART = "rollart"
-GPUS, TRAINER = 128, 32
-WITH_SWE = "Qwen3-32B"
+GPUS = 128
 IN_ONE_CLUSTER = {"mode": "blocking", "push": ONE_CLUSTER, "pull": ONE_CLUSTER}
 PAPER_32B = {"sync_plus": 2.05, "one_off": 1.35, "areal": 1.31}
 
@@ -53,11 +52,6 @@ WHY = {
     ),
 }
 """What the model shows, by row."""
-
-
-def domains_of(model: str) -> tuple[str, ...]:
-    """SWE-bench is for the 32B only."""
-    return ("SWE-bench", *DOMAINS) if model == WITH_SWE else DOMAINS
 
 
 def end_rows(effort: Effort) -> list[Row]:
@@ -160,10 +154,11 @@ def protocol_arm(
         blocks: whether RollArt's weights, too, stop the rollout, over the slow link.
         warm: steps that do not count, at least.
     """
-    scale = min(effort.scale, 2)  # what Sync leaves beside the judge can be cut no smaller
+    effort = effort.no_smaller(2)  # than what Sync leaves beside the judge
+    scale = effort.scale
     mixed = protocol == ROLLART
     judge = JUDGE_GPUS if protocol == "sync" else 0
-    engines = {H800: 64, H20: 32} if mixed else {H800: GPUS - TRAINER - judge}
+    engines = {H800: 64, H20: 32} if mixed else {H800: GPUS - TRAINER_GPUS - judge}
     skip = max(effort.warm, warm)
     more = [
         *([] if trains else ["without training"]),
@@ -174,7 +169,7 @@ def protocol_arm(
     cluster = Cluster(
         model=model,
         engines={hardware: gpus // scale for hardware, gpus in engines.items()},
-        trainer=TRAINER // scale,
+        trainer=TRAINER_GPUS // scale,
         training={} if trains else NO_TRAINING,
         judge=judge // scale,
         weights=weights,
@@ -183,7 +178,7 @@ def protocol_arm(
         _name(protocol, model, *more),
         cluster,
         domains=domains_of(model),
-        groups=effort.groups * effort.scale // scale,
+        groups=effort.groups,
         steps=skip + effort.counted,
         skip=skip,
         protocol=protocol,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rollart.paper.arms import H800, MATH, Arm, Cluster, arm
+from rollart.paper.arms import AT_ONCE_BETWEEN, H800, MATH, Arm, Cluster, arm
 from rollart.paper.effort import Effort
 from rollart.paper.measure import REWARD_POOL
 from rollart.paper.parameters import JUDGE_KEEP_S, NO_TRAINING
@@ -67,7 +67,7 @@ def judged(
             training=NO_TRAINING,
             judge=judge,
             judge_keep_s=keep_s,
-            weights={"mode": "blocking", "push": "nvlink", "pull": "nvlink"},
+            weights=AT_ONCE_BETWEEN,
         ),
         domains=(MATH,),
         groups=times * JOBS * BATCH // GROUP,
