@@ -250,38 +250,6 @@ def test_a_version_that_an_engine_waits_for_is_not_collected() -> None:
     run_virtual(main)
 
 
-def test_a_broken_pull_fails_once_and_leaves_the_next_update_to_succeed() -> None:
-    async def main() -> None:
-        store = store_of()
-        store.break_pulls("e0")
-        with pytest.raises(WeightsMissing, match="e0 could not pull"):
-            await update_at_commit(store)
-        assert (await store.pulled("e1", 0)).version == 0
-        assert (await store.pulled("e0", 0)).version == 0
-
-    run_virtual(main)
-
-
-@pytest.mark.parametrize("at", [2.0, 5.5], ids=["pulling", "installing"])
-def test_a_lost_store_fails_whoever_still_pulls(at: float) -> None:
-    async def main() -> None:
-        store = store_of()
-        await store.push(0)
-        update = asyncio.ensure_future(store.pulled("e0", 0))
-        await asyncio.sleep(at)
-        store.lose()
-        assert store.versions() == ()
-        if at < 5.0:
-            with pytest.raises(WeightsMissing, match="lost version 0"):
-                await update
-        else:
-            assert (await update).version == 0  # it had all that it needed
-        await store.push(0)
-        assert store.versions() == (0,)
-
-    run_virtual(main)
-
-
 def test_a_push_that_is_cancelled_or_abandoned_leaves_nothing_behind() -> None:
     async def main() -> None:
         store = store_of()
@@ -342,18 +310,6 @@ def test_an_engine_that_leaves_in_an_update_is_told() -> None:
         store.detach("e0")
         with pytest.raises(WeightsMissing, match="e0 left"):
             await update
-
-    run_virtual(main)
-
-
-def test_a_pull_may_be_begun_before_it_is_needed() -> None:
-    async def main() -> None:
-        store = store_of()
-        store.begin_pull("e0", 0)  # nothing is there
-        await store.push(0)
-        store.begin_pull("new", 0)
-        await asyncio.sleep(5.0)
-        assert (await store.pulled("new", 0)).exposed_s == pytest.approx(1.0)
 
     run_virtual(main)
 

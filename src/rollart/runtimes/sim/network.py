@@ -58,8 +58,6 @@ class _Pipe:
 
     def __init__(self, link: LinkClass) -> None:
         self.link = link
-        self.carried = 0.0
-        self.busy_s = 0.0
         self._rate = link.gb_s * 1e9
         self._given = 0.0
         self._at = 0.0
@@ -85,10 +83,7 @@ class _Pipe:
         """Give everybody what the time since the last change was worth."""
         now = asyncio.get_running_loop().time()
         if self._active:
-            given = (now - self._at) * self._rate
-            self._given += given / self._active
-            self.carried += given
-            self.busy_s += now - self._at
+            self._given += (now - self._at) * self._rate / self._active
         self._at = now
 
     def _set_timer(self) -> None:
@@ -181,14 +176,6 @@ class Network:
             timer = loop.call_later(pipe.link.latency_s, pipe.begin, transfer, nbytes)
             transfer.left_by(timer.cancel)
         return transfer
-
-    def carried_bytes(self, link: str) -> float:
-        """What a link has carried up to its last change."""
-        return self._pipe(link).carried
-
-    def busy_s(self, link: str) -> float:
-        """Seconds that something was on a link, up to its last change."""
-        return self._pipe(link).busy_s
 
     def _pipe(self, link: str) -> _Pipe:
         pipe = self._pipes.get(link)

@@ -9,15 +9,14 @@ of this: at the update the weights cross the slow link, and then each engine pul
 Nobody else is on an engine's link, so when it has a version follows from when the buckets came to
 the store: it is reckoned at the commit, and a pull in the background costs no event.
 
-Invariant: a version is readable once `push` has returned and until it is collected or lost; one
-that an engine waits for is never collected, so the store holds at most `keep`, those awaited and
-those on their way.
+Invariant: a version is readable once `push` has returned and until it is collected or abandoned;
+one that an engine waits for is never collected, so the store holds at most `keep`, those awaited
+and those on their way.
 Who waits: `push` for the slow link, which is one of `Network`; `pulled` for the engine's own.
 """
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,7 +131,6 @@ class ModelledStore:
         self._buckets = max(1, math.ceil(self._bytes / self._bucket))
         self._held: dict[int, _Held] = {}
         self._engines: dict[str, _Puller] = {}
-        self._broken: Counter[str] = Counter()
         network.add(_PUSH, settings.push)
 
     # -- the trainer's side --------------------------------------------------------------------
@@ -144,7 +142,7 @@ class ModelledStore:
             crossed: told when the weights were on the slow link; in the blocking mode that is at
                 the first update to this version.
 
-        Raises `RollartError` for a version that is there, `WeightsMissing` when it was lost or
+        Raises `RollartError` for a version that is there, `WeightsMissing` when it was
         abandoned meanwhile. Cancelled, it leaves nothing behind.
         """
         if version in self._held:
@@ -183,29 +181,15 @@ class ModelledStore:
                 if name == engine:
                     _fail(waiter, f"engine {engine} left the weight store")
 
-    def begin_pull(self, engine: str, version: int) -> None:
-        """Begin to pull in the background, unless the version is not there or it has begun.
-
-        Attached engines need not ask; in the blocking mode nothing is pulled before an update.
-        """
-        held = self._held.get(version)
-        if held is not None and self._settings.mode == "async":
-            self.attach(engine)
-            if held.readable:
-                self._has_at(held, self._engines[engine])
-
     async def pulled(self, engine: str, version: int) -> PullAccount:
         """Returns when the engine has the version in its GPUs.
 
         What is pulled is used once: the same version again is pulled again.
 
-        Raises `WeightsMissing`: it was never committed, is collected or lost, the engine left, or
-        the pull was made to fail. Cancelled, it leaves the pull to go on in the background.
+        Raises `WeightsMissing`: it was never committed, is collected or abandoned, or the engine
+        left. Cancelled, it leaves the pull to go on in the background.
         """
         began = _now()
-        if self._broken[engine]:
-            self._broken[engine] -= 1
-            raise WeightsMissing(f"engine {engine} could not pull version {version}: broken link")
         held = self._held.get(version)
         if held is None or not held.readable:
             raise WeightsMissing(
@@ -238,18 +222,6 @@ class ModelledStore:
     def held_bytes(self) -> float:
         """Bytes in the store now, those of a push under way included."""
         return sum(nbytes for held in self._held.values() for _, nbytes in held.arrivals)
-
-    # -- faults --------------------------------------------------------------------------------
-
-    def break_pulls(self, engine: str, times: int = 1) -> None:
-        """The engine's next updates fail with `WeightsMissing`."""
-        self._broken[engine] += times
-
-    def lose(self, version: int | None = None) -> None:
-        """Forget a version, or all; whoever waits for it gets `WeightsMissing`."""
-        for held in list(self._held.values()):
-            if version in (None, held.number):
-                self._drop(held, f"the store lost version {held.number}; push it again")
 
     # -- how bytes move ------------------------------------------------------------------------
 
@@ -318,8 +290,6 @@ class ModelledStore:
             held.transfer.cancel()
             self._tell_crossed(held)
         _fail(held.there, reason)
-        for waiter in held.waiting:
-            _fail(waiter, reason)
         for puller in self._engines.values():
             end = puller.has_at.pop(held.number, None)
             if end is not None and end == puller.free_at:
