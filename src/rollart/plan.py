@@ -140,7 +140,7 @@ def _check_runtime(runtime: str, world: Path | None, pools: ResourceManager | No
 def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
     """The plan in the world of `file`, or in an assumed one. Raises `ConfigError`."""
     from rollart.runtimes.sim.defaults import default_world
-    from rollart.runtimes.sim.fitting import refuse_impossible
+    from rollart.runtimes.sim.fitting import model_of, refuse_impossible
     from rollart.runtimes.sim.launcher import run_workload
     from rollart.runtimes.sim.worldfile import load_world
 
@@ -162,8 +162,8 @@ def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
             f"{wanted!r}; make them equal"
         )
     refuse_impossible(job, world)
-    if world.recorded is not None:
-        words = "; ".join(run_workload(job, world).doubts)
+    recorded = () if world.recorded is None else run_workload(job, world).doubts
+    words = "; ".join(filter(None, (words, *model_of(world).doubts, *recorded)))
     return replace(plan, job=job, world=world, assumed=words)
 
 

@@ -62,6 +62,74 @@ QWEN2_MOE = {
     "num_key_value_heads": 16,
     "vocab_size": 151936,
 }
+# huggingface.co/meta-llama/Llama-4-Scout-17B-16E: 109e9, 17e9 active, with what it sees
+SCOUT = {
+    "model_type": "llama4_text",
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "interleave_moe_layer_step": 1,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "vocab_size": 202048,
+    "attention_chunk_size": 8192,
+}
+# huggingface.co/meta-llama/Llama-4-Maverick-17B-128E: 400e9, 17e9 active
+MAVERICK = {**SCOUT, "interleave_moe_layer_step": 2, "num_local_experts": 128}
+# huggingface.co/google/gemma-2-2b: 2.61e9, embeddings tied without a key that says so
+GEMMA = {
+    "model_type": "gemma2",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 256000,
+    "sliding_window": 4096,
+}
+# huggingface.co/openai/gpt-oss-120b: 116.8e9, 5.1e9 active without the input embeddings
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "vocab_size": 201088,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+# huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct: 80e9, of four layers three with linear attention
+QWEN3_NEXT = {
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "full_attention_interval": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 151936,
+}
 
 
 @pytest.mark.parametrize("name", catalogue_models())
@@ -99,6 +167,81 @@ def test_models_outside_the_catalogue_are_counted_too(config, parameters, active
 )
 def test_a_token_of_context_takes_the_bytes_of_its_keys_and_values(name, per_token) -> None:
     assert model_shape(name).kv_bytes_per_token == per_token
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "active"),
+    [
+        (SCOUT, 109e9, 17e9),
+        (MAVERICK, 400e9, 17e9),
+        (GEMMA, 2.61e9, 2.61e9),
+        (GPT_OSS, 116.8e9, 5.1e9 + 201088 * 2880),
+        (QWEN3_NEXT, 80e9, 3.9e9),
+    ],
+    ids=["scout", "maverick", "gemma2", "gpt_oss", "qwen3_next"],
+)
+def test_models_whose_layers_differ_are_counted_within_three_per_cent(
+    config, parameters, active
+) -> None:
+    shape = shape_of("other", config)
+    assert shape.parameters == pytest.approx(parameters, rel=0.03)
+    assert shape.active_parameters == pytest.approx(active, rel=0.03)
+
+
+def test_layers_with_linear_attention_keep_no_kv_and_attend_to_nothing() -> None:
+    shape = shape_of("next", QWEN3_NEXT)
+    assert shape.kv_bytes_per_token == 2 * 12 * 2 * 256 * 2
+    assert shape.attention_flops == 4 * 12 * 16 * 256
+    listed = {**QWEN3_NEXT, "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12}
+    del listed["full_attention_interval"]
+    assert shape_of("next", listed) == shape
+
+
+@pytest.mark.parametrize(
+    ("quantised", "layers", "experts"),
+    [
+        (None, 16, 16),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8, 8),
+        ({"quant_method": "mxfp4"}, 16, 4.25),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 4 + 20 / 128, 4 + 20 / 128),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5, 4.5),
+    ],
+)
+def test_quantised_weights_take_the_bits_of_their_method(quantised, layers, experts) -> None:
+    plain = shape_of("plain", MIXTRAL)
+    shape = shape_of("small", {**MIXTRAL, "quantization_config": quantised})
+    embeddings = 2 * 32000 * 4096
+    routed = 32 * 8 * 3 * 4096 * 14336
+    rest = plain.parameters - embeddings - routed
+    bits = 16 * embeddings + layers * rest + experts * routed
+    assert shape.weight_bytes == pytest.approx(bits / 8)
+    assert shape.parameters == plain.parameters
+    assert shape.read_bytes(1e9) == pytest.approx(shape.weight_bytes)
+    assert shape.read_bytes(1) == pytest.approx(shape.weight_bytes - 6 / 8 * experts / 8 * routed)
+
+
+def test_the_weights_of_gpt_oss_take_about_as_many_bytes_as_its_files() -> None:
+    assert shape_of("oss", GPT_OSS).weight_bytes == pytest.approx(65.2e9, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (GPT_OSS, "18 of 36 layers attend to 128 tokens at most"),
+        (SCOUT, "layers attend to 8192 tokens at most"),
+        (QWEN3_NEXT, "the constant state of linear attention"),
+        ({**LLAMA, "model_type": "roses"}, "model_type 'roses' is not known"),
+    ],
+)
+def test_what_is_not_modelled_as_it_is_is_said(config, said) -> None:
+    (doubt,) = shape_of("other", config).doubts
+    assert said in doubt
+
+
+def test_of_a_plain_model_there_is_no_doubt() -> None:
+    window = {"sliding_window": 4096, "use_sliding_window": False}
+    assert shape_of("llama", LLAMA).doubts == ()
+    assert shape_of("qwen", {**QWEN2, **window}).doubts == ()
 
 
 def test_a_directory_and_its_config_file_are_the_same_model(tmp_path: Path) -> None:
@@ -163,8 +306,22 @@ def test_layers_without_experts_are_told_apart() -> None:
         ({"hidden_size": 0}, "hidden_size = 0"),
         ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
         ({"num_hidden_layers": "many"}, "num_hidden_layers = 'many'"),
-        ({"kv_lora_rank": 512}, "latent attention is not modelled"),
+        ({"kv_lora_rank": 512}, "latent attention: not modelled"),
         ({"num_experts": 4, "num_experts_per_tok": 8}, "chooses at most 4"),
+        ({"num_key_value_heads": 7}, "num_key_value_heads = 7.*use 4"),
+        ({"num_key_value_heads": 64}, "num_key_value_heads = 64.*use 32"),
+        ({"mlp_only_layers": 3, "num_experts": 4, "num_experts_per_tok": 1}, "mlp_only_layers = 3"),
+        ({"text_config": [1]}, r"text_config = \[1\].*JSON object"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no'.*true or false"),
+        ({"model_type": 7}, "model_type = 7"),
+        ({"layer_types": ["full_attention"]}, "each of 32 layers"),
+        ({"layer_types": ["mamba"] * 32}, "'mamba' is not modelled"),
+        ({"full_attention_interval": 4}, "no linear_num_value_heads"),
+        ({"mamba_d_state": 16}, "state-space layers: not modelled"),
+        ({"num_kv_shared_layers": 10}, "KV shared by layers"),
+        ({"quantization_config": 8}, "quantization_config = 8"),
+        ({"quantization_config": {"quant_method": ["x"]}}, "how many bits"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "how many bits"),
     ],
 )
 def test_a_config_that_cannot_be_counted_is_refused(change, said) -> None:

@@ -13,10 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rollart.core.config import largest_divisor
 from rollart.core.errors import ConfigError
-
-_BIASED = ("qwen2", "qwen2_moe")  # biases on query, key and value that no key of the config tells
-_HEAD_NORMS = ("qwen3", "qwen3_moe")  # norms of queries and keys, likewise
+from rollart.runtimes.sim.model_config import BIASED, HEAD_NORMS, LINEAR, Keys, doubts_about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,12 @@ class ModelShape:
             spread over all layers.
         experts: routed experts a layer; 0 in a dense model.
         experts_per_token: how many of them a token passes through.
-        bytes_per_parameter: of the weights an engine holds and a trainer pushes.
+        bytes_per_parameter: of the weights an engine holds and a trainer pushes, in the mean over
+            all but routed experts.
+        bytes_per_expert_parameter: of those in routed experts.
         bytes_per_kv: of one value in the KV cache.
+        linear_layers: those of `layers` with linear attention, which keep no KV.
+        doubts: what is not as it is modelled, in words.
     """
 
     name: str
@@ -44,29 +47,37 @@ class ModelShape:
     experts: int = 0
     experts_per_token: int = 0
     bytes_per_parameter: float = 2.0
+    bytes_per_expert_parameter: float = 2.0
     bytes_per_kv: float = 2.0
+    linear_layers: int = 0
+    doubts: tuple[str, ...] = ()
 
     @property
     def weight_bytes(self) -> float:
-        return self.parameters * self.bytes_per_parameter
+        routed = self.experts * self._expert_parameters
+        other = (self.parameters - routed) * self.bytes_per_parameter
+        return other + routed * self.bytes_per_expert_parameter
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Keys and values of one token in all layers."""
-        return 2.0 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_kv
+        """Keys and values of one token in all layers that keep them."""
+        layers = self.layers - self.linear_layers
+        return 2.0 * layers * self.kv_heads * self.head_dim * self.bytes_per_kv
 
     @property
     def expert_bytes(self) -> float:
         """One routed expert, in all layers; 0 in a dense model."""
+        return self._expert_parameters * self.bytes_per_expert_parameter
+
+    @property
+    def _expert_parameters(self) -> float:
         idle = self.experts - self.experts_per_token
-        if idle <= 0:
-            return 0.0
-        return (self.parameters - self.active_parameters) / idle * self.bytes_per_parameter
+        return (self.parameters - self.active_parameters) / idle if idle > 0 else 0.0
 
     @property
     def attention_flops(self) -> float:
         """Operations of one token's attention to one token of context, forward."""
-        return 4.0 * self.layers * self.heads * self.head_dim
+        return 4.0 * (self.layers - self.linear_layers) * self.heads * self.head_dim
 
     def read_bytes(self, tokens: float) -> float:
         """Weights that a forward pass over so many tokens reads from memory.
@@ -108,17 +119,9 @@ def model_shape(name_or_path: str) -> ModelShape:
 
 def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     """The shape that a Hugging Face config describes. Raises `ConfigError`."""
-    text = config.get("text_config", config)  # models that also see keep the language part there
-    if text.get("kv_lora_rank"):
-        raise ConfigError(
-            f"model {name}: kv_lora_rank = {text['kv_lora_rank']}: latent attention is not "
-            "modelled; use a model with grouped-query attention"
-        )
-    keys = _Keys(name, text)
+    keys = Keys(name, config)
     hidden, layers = keys.number("hidden_size"), keys.number("num_hidden_layers")
-    heads = keys.number("num_attention_heads")
-    kv_heads = keys.number("num_key_value_heads", default=heads)
-    head_dim = keys.number("head_dim", default=hidden // heads)
+    heads, kv_heads, head_dim = _heads(keys, hidden)
     experts = keys.number("num_experts", "num_local_experts", "n_routed_experts", default=0)
     chosen = keys.number("num_experts_per_tok") if experts else 0
     if chosen > experts:
@@ -126,15 +129,19 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
             f"model {name}: num_experts_per_tok = {chosen} of {experts} experts; "
             f"a token chooses at most {experts}"
         )
-    outside = keys.number("vocab_size") * hidden * (1 if keys.flag("tie_word_embeddings") else 2)
-    outside += hidden  # the last norm
-    each = _attention(keys, hidden, heads, kv_heads, head_dim) + 2 * hidden
-    sparse = _sparse_layers(keys, layers) if experts else 0
+    embeddings = keys.number("vocab_size") * hidden * (1 if keys.tied else 2)
+    attention = keys.attention(layers)
+    linear = attention.count(LINEAR)
+    mixing = (layers - linear) * _attention(keys, hidden, heads, kv_heads, head_dim)
+    mixing += linear * _linear_attention(keys, hidden) if linear else 0
+    sparse = keys.sparse(layers) if experts else 0
     dense = layers - sparse
-    dense_mlp = 3 * hidden * keys.number("intermediate_size") if dense else 0
+    feeding = dense * 3 * hidden * _dense_width(keys) if dense else 0
     expert = _expert(keys, hidden) if experts else 0
     beside = hidden * experts + _shared_expert(keys, hidden) if experts else 0
-    common = outside + layers * each + dense * dense_mlp + sparse * beside
+    norms = (2 * layers + 1) * hidden
+    common = embeddings + mixing + feeding + norms + sparse * beside
+    bits, expert_bits = keys.bits()
     return ModelShape(
         name=name,
         parameters=float(common + sparse * experts * expert),
@@ -145,6 +152,10 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         head_dim=head_dim,
         experts=experts,
         experts_per_token=chosen,
+        bytes_per_parameter=(16.0 * embeddings + bits * (common - embeddings)) / common / 8,
+        bytes_per_expert_parameter=expert_bits / 8,
+        linear_layers=linear,
+        doubts=tuple(f"model {name}: {words}" for words in doubts_about(keys, attention)),
     )
 
 
@@ -159,75 +170,59 @@ def catalogue_models() -> tuple[str, ...]:
     return tuple(_catalogue())
 
 
-class _Keys:
-    """Reads a config's keys and refuses what is missing or no count."""
-
-    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
-        self._name = name
-        self._config = config
-
-    def number(self, *keys: str, default: int | None = None) -> int:
-        """The first of these keys that is given; `default` if none is."""
-        for key in keys:
-            value = self._config.get(key)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ConfigError(
-                    f"model {self._name}: {key} = {value!r}; it must be a whole number, 0 or more"
-                )
-            if value == 0 and default != 0:
-                raise ConfigError(f"model {self._name}: {key} = 0; it must be 1 or more")
-            return value
-        if default is None:
-            raise ConfigError(
-                f"model {self._name}: its config has no {keys[0]}; "
-                "give the config.json of a decoder-only transformer"
-            )
-        return default
-
-    def flag(self, key: str) -> bool:
-        return bool(self._config.get(key, False))
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        return tuple(self._config.get(key) or ())
-
-    @property
-    def kind(self) -> str:
-        return str(self._config.get("model_type", ""))
+def _heads(keys: Keys, hidden: int) -> tuple[int, int, int]:
+    """Heads of queries, those of keys and values, and the width of each."""
+    heads = keys.number("num_attention_heads")
+    kv_heads = keys.number("num_key_value_heads", default=heads)
+    if kv_heads > heads or heads % kv_heads:
+        raise keys.wrong(
+            "num_key_value_heads",
+            f"{heads} attention heads cannot share so many evenly; use "
+            f"{largest_divisor(heads, kv_heads)}",
+        )
+    if hidden < heads and not keys.number("head_dim", default=0):
+        raise keys.wrong("num_attention_heads", f"more than hidden_size = {hidden}; say head_dim")
+    return heads, kv_heads, keys.number("head_dim", default=hidden // heads)
 
 
-def _attention(keys: _Keys, hidden: int, heads: int, kv_heads: int, head_dim: int) -> int:
+def _attention(keys: Keys, hidden: int, heads: int, kv_heads: int, head_dim: int) -> int:
     queries, values = heads * head_dim, kv_heads * head_dim
     count = hidden * queries + 2 * hidden * values + queries * hidden
-    if keys.flag("attention_bias") or keys.kind in _BIASED:
+    if keys.kind == "qwen3_next":
+        count += hidden * queries  # a gate for each output
+    if keys.flag("attention_bias") or keys.kind in BIASED:
         count += queries + 2 * values
-    if keys.kind in _HEAD_NORMS:
+    if keys.kind in HEAD_NORMS:
         count += 2 * head_dim
     return count
 
 
-def _expert(keys: _Keys, hidden: int) -> int:
+def _linear_attention(keys: Keys, hidden: int) -> int:
+    """A gated delta net: queries, keys, values, gate, two rates a head, a short convolution."""
+    value_heads = keys.number("linear_num_value_heads")
+    wide = keys.number("linear_num_key_heads") * keys.number("linear_key_head_dim")
+    values = value_heads * keys.number("linear_value_head_dim")
+    inward = hidden * (2 * wide + 2 * values + 2 * value_heads)
+    convolution = (2 * wide + values) * keys.number("linear_conv_kernel_dim", default=4)
+    return inward + convolution + values * hidden + 2 * value_heads
+
+
+def _dense_width(keys: Keys) -> int:
+    """Of the inner layer where there are no experts; Llama 4 has another beside them."""
+    return keys.number("intermediate_size_mlp", "intermediate_size")
+
+
+def _expert(keys: Keys, hidden: int) -> int:
     return 3 * hidden * keys.number("moe_intermediate_size", "intermediate_size")
 
 
-def _shared_expert(keys: _Keys, hidden: int) -> int:
+def _shared_expert(keys: Keys, hidden: int) -> int:
     """Parameters of the experts that every token of a layer passes through."""
     width = keys.number("shared_expert_intermediate_size", default=0)
     gate = hidden if width else 0
-    count = keys.number("n_shared_experts", default=0)
+    always = 1 if keys.kind in {"llama4", "llama4_text"} else 0
+    count = keys.number("n_shared_experts", default=always)
     return 3 * hidden * width + gate + count * _expert(keys, hidden)
-
-
-def _sparse_layers(keys: _Keys, layers: int) -> int:
-    """How many layers have experts."""
-    every = keys.number("decoder_sparse_step", default=1)
-    first_dense = keys.number("first_k_dense_replace", default=0)
-    plain = set(keys.numbers("mlp_only_layers"))
-    return sum(
-        layer >= first_dense and layer not in plain and (layer + 1) % every == 0
-        for layer in range(layers)
-    )
 
 
 @cache
