@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollart.control.assembly import assemble, declared_placement
+from rollart.control.admission import Credits
+from rollart.control.assembly import STANDARD, assemble, declared_placement
 from rollart.control.controller import Controller
 from rollart.control.door import STOP, OpenDoor
 from rollart.control.doorway import Doorway
 from rollart.core.config import JobConfig
-from rollart.core.events import Answered, Event, RunEnded, Stamped, TrajectoryEnded
+from rollart.core.events import Admitted, Answered, Event, RunEnded, Stamped, TrajectoryEnded
 from rollart.job import run_started
 from rollart.runtimes.sim.loop import VirtualLoop
 from rollart.runtimes.sim.replay.run import replay_events
@@ -198,6 +199,25 @@ def test_an_answer_a_pass_too_late_is_found():
         difference = replay_events(JOB, late).comparison.difference
         found += difference is not None
     assert found == len(crowded(log)) > 0
+
+
+class LeavesOneUnused(Credits):
+    """Admits as if there were one credit fewer."""
+
+    def take(self) -> None:
+        super().take()
+        if self.outstanding == self.capacity - 1:
+            self._free.clear()
+
+
+def test_a_changed_decision_is_found_where_it_first_tells():
+    log = record(JOB, Script())
+    difference = replay_events(
+        JOB, log, parts=replace(STANDARD, credits=LeavesOneUnused)
+    ).comparison.difference
+    assert difference is not None
+    assert difference.recorded is not None
+    assert isinstance(difference.recorded.event, Admitted)
 
 
 def test_an_answer_to_nobody_is_found():

@@ -106,39 +106,38 @@ class Comparing(ABC):
     async def ask(self, ask: Ask, answer: Callable[[], Any] = lambda: None) -> Any:
         """The answer, when it is time for it; `answer` gives or raises it."""
 
+    @abstractmethod
     def emit(self, event: Event) -> None:
-        """Compare an event of control's with the record, and let what comes next be told."""
+        """Take an event of control's."""
+
+    def takes(self, event: Event) -> bool:
+        """Compare an event of control's with the record; whether the replay goes on."""
         if self.over.done():
-            return
+            return False
         came = Stamped(time=self.now, seq=self.place, incarnation=0, event=event)
         while True:
             expected = self.expected
             if expected is None:
                 self.end("control goes on after the record's end", came)
-                return
+                return False
             why = differs(expected.event, event, tolerance_s=self._tolerance_s)
             if why is None:
                 break
             if not isinstance(expected.event, Warned):
                 self.end(why, came)
-                return
+                return False
             self.pass_over(expected)
         apart = abs(expected.time - came.time)
         if apart > self._tolerance_s:
             self.end(f"it comes {apart:g} s away from its recorded time", came)
-            return
+            return False
         self.matched(came)
         if isinstance(event, PhaseBegan):
             self.open_phases.add(event.phase)
             self.phases_begun = True
         elif isinstance(event, PhaseEnded):
             self.open_phases.discard(event.phase)
-        if not self.over.done():
-            self.go_on(expected)
-
-    @abstractmethod
-    def go_on(self, came: Stamped) -> None:
-        """The event that was recorded as `came` has come."""
+        return not self.over.done()
 
     def matched(self, came: Stamped) -> None:
         """The next recorded event has come."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rollart.core.events import Stamped, Warned
+from rollart.core.events import Event, Stamped, Warned
 from rollart.runtimes.sim.replay.comparing import EPSILON_S, Ask, Cause, Comparing
 from rollart.runtimes.sim.replay.loop import ReplayLoop
 from rollart.runtimes.sim.replay.record import Record
@@ -86,9 +86,11 @@ class Conductor(Comparing):
             if not asks:
                 del self._asks[ask.about]
 
-    def go_on(self, came: Stamped) -> None:
-        self.loop.follow()
-        self._tell_next([ask for ask in self._candidates() if self._is_next(ask)])
+    def emit(self, event: Event) -> None:
+        """Compare it, and let what comes next be told."""
+        if self.takes(event):
+            self.loop.follow()
+            self._tell_next([ask for ask in self._candidates() if self._is_next(ask)])
 
     # -- what is told when -----------------------------------------------------------------
 
