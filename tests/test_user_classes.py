@@ -201,6 +201,7 @@ def test_generate_may_choose_the_seed_and_ask_more_than_once(kind: type[ra.Actor
             "temperature = 0.5 in request.call: training scores by the domain's",
         ),
         ({"prompt": lambda prompt: prompt[:1] + prompt}, "another prompt in request.call"),
+        ({"prompt_tokens": lambda count: count - 1}, "another prompt in request.call"),
         ({"max_tokens": lambda most: most + 1}, "must be from 1 to the 64 asked for"),
         ({"max_tokens": 0}, "max_tokens = 0 in request.call"),
         ({"turn": 9}, "nobody asks for turn 9 of"),

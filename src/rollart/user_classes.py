@@ -160,7 +160,7 @@ def check_change(asked: GenerateCall, call: GenerateCall) -> None:
     otherwise, their importance ratios would be wrong, and nothing would tell. Raises `ConfigError`.
     """
     may = "only max_tokens (to a smaller one) and seed may be changed"
-    if call.prompt is not asked.prompt:
+    if call.prompt is not asked.prompt or call.prompt_tokens != asked.prompt_tokens:
         raise ConfigError(
             f"generate: another prompt in request.call: the trajectory keeps its own; {may}"
         )
