@@ -23,7 +23,7 @@ from rollart.observe.history import gather
 from rollart.observe.plots import draw
 from rollart.observe.progress import STARVING_STEPS, Progress
 from rollart.observe.steps import StepRows
-from rollart.observe.summary import summarise
+from rollart.observe.summary import summary_of
 from rollart.observe.summary_json import json_object
 from rollart.observe.tables import result
 
@@ -66,12 +66,12 @@ def text_of(console: Console) -> str:
 
 def table_text(events: list[Stamped]) -> str:
     console = Console(file=io.StringIO(), width=140)
-    console.print(result(summarise(events)))
+    console.print(result(summary_of(gather(events))))
     return " ".join(text_of(console).split())
 
 
 def test_each_domain_has_its_own_numbers(synthetic_run: Run) -> None:
-    summary = summarise(changed(synthetic_run(steps=10, domains=BOTH), apart))
+    summary = summary_of(gather(changed(synthetic_run(steps=10, domains=BOTH), apart)))
     lake, chess = summary.domains
     assert (lake.domain, chess.domain) == BOTH
     assert (chess.reward, chess.success, chess.turns) == (0.25, 0.5, 9.0)
@@ -89,7 +89,7 @@ def test_each_domain_has_its_own_numbers(synthetic_run: Run) -> None:
 
 def test_the_object_has_each_domain_with_both_modes(synthetic_run: Run) -> None:
     events = changed(synthetic_run(steps=10, domains=BOTH), apart)
-    found = msgspec.json.decode(msgspec.json.encode(json_object(summarise(events))))
+    found = msgspec.json.decode(msgspec.json.encode(json_object(summary_of(gather(events)))))
     chess = found["domains"]["Chess"]
     assert set(found["domains"]) == set(BOTH)
     assert chess["after"]["greedy"]["success"] == 0.3
@@ -109,7 +109,7 @@ def test_evaluations_beside_training_are_kept_in_order(synthetic_run: Run) -> No
         dataclasses.replace(late, event=dataclasses.replace(late.event, when=when, version=version))
         for when, version in (("1", 1), ("2", 2))
     ]
-    (domain,) = summarise([*events[:-1], *beside, events[-1]]).domains
+    (domain,) = summary_of(gather([*events[:-1], *beside, events[-1]])).domains
     assert [(one.when, one.version) for one in domain.during] == [("1", 1), ("2", 2)]
     assert domain.success_at("after", "sampled") == 0.87
 

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from rollart.core.events import DeviceBusy, EngineUp, Event, Stamped
-from rollart.observe.summary import RunSummary, summarise
+from rollart.observe.history import gather
+from rollart.observe.summary import RunSummary, summary_of
 from rollart.observe.summary_json import json_object
 from rollart.observe.tables import result
 
@@ -40,14 +41,14 @@ def with_engines(events: list[Stamped], engines: int) -> list[Stamped]:
 
 
 def test_a_report_says_where_each_devices_time_went(synthetic_run: Run) -> None:
-    found = shown(summarise(synthetic_run(steps=5)))
+    found = shown(summary_of(gather(synthetic_run(steps=5))))
     assert "of training went" in found
     assert "what │ engine-0 │ engine-1 │ trainer" in found.replace("┃", "│")
     assert "weight sync │" in found
 
 
 def test_many_devices_are_reported_by_hardware_class(synthetic_run: Run) -> None:
-    found = shown(summarise(with_engines(synthetic_run(steps=5), 7))).replace("┃", "│")
+    found = shown(summary_of(gather(with_engines(synthetic_run(steps=5), 7)))).replace("┃", "│")
     assert "what │ cpu trainer x 1 │ cpu engine x 2 │ H20 engine x 7" in found
     assert "engine-3" not in found
 
@@ -55,7 +56,7 @@ def test_many_devices_are_reported_by_hardware_class(synthetic_run: Run) -> None
 def test_the_object_has_all_devices_and_their_classes_and_shares_add_up(
     synthetic_run: Run,
 ) -> None:
-    summary = summarise(with_engines(synthetic_run(steps=5), 7))
+    summary = summary_of(gather(with_engines(synthetic_run(steps=5), 7)))
     idle = json_object(summary)["idle"]
     assert isinstance(idle, dict)
     assert len(idle["devices"]) == 10
@@ -69,6 +70,6 @@ def test_the_object_has_all_devices_and_their_classes_and_shares_add_up(
 
 
 def test_a_run_that_trained_nothing_has_no_account(synthetic_run: Run) -> None:
-    summary = summarise(synthetic_run(steps=0))
+    summary = summary_of(gather(synthetic_run(steps=0)))
     assert summary.idle.devices == ()
     assert "of training went" not in shown(summary)

@@ -12,7 +12,7 @@ from rollart.observe.eventlog import EventLog, LogError
 from rollart.observe.history import gather
 from rollart.observe.plots import draw
 from rollart.observe.report import ReportError, load_history, write_report
-from rollart.observe.summary import summarise
+from rollart.observe.summary import summary_of
 from rollart.observe.tables import result
 from rollart.observe.words import count, duration, number, percent, small
 
@@ -36,7 +36,7 @@ def size_of(png: Path) -> tuple[int, int]:
 
 def table_text(events: list[Stamped]) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(result(summarise(events)))
+    console.print(result(summary_of(gather(events))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -71,7 +71,7 @@ def test_a_log_that_ends_anywhere_can_be_reported(tmp_path: Path, synthetic_run:
 def test_the_table_shows_before_and_after_beside_the_baselines(synthetic_run: Run) -> None:
     events = synthetic_run(steps=5)
     shown = " ".join(table_text(events).split())
-    speed = count(summarise(events).tokens_per_s)
+    speed = count(summary_of(gather(events)).tokens_per_s)
     for said in (
         "trained, sampled │ 0.110 │ 0.870",
         "trained, greedy │ 0.020 │ 0.900",

@@ -361,11 +361,3 @@ def why_partial(faults: Sequence[tuple[int, int]], *, begun: bool, ended: bool) 
     if not ended:
         return "the log has no end: the run is still going, or it was killed"
     return None
-
-
-def sequence_faults(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """(expected, found) wherever a log's sequence numbers, from 0, do not go up by one."""
-    check = SequenceCheck()
-    for number in numbers:
-        check.take(number)
-    return tuple(check.faults)

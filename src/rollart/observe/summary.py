@@ -4,15 +4,15 @@ Invariant: pure, and every number follows from events; what no event says is Non
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollart.core.events import Phase, Stamped, is_computing
+from rollart.core.events import Phase, is_computing
 from rollart.core.types import Disposition
 from rollart.observe.bias import Redundancy, redundancy_of
 from rollart.observe.domains import DomainResult, Named, domain_results
 from rollart.observe.eventlog import why_partial
-from rollart.observe.history import History, gather
+from rollart.observe.history import History
 from rollart.observe.idle import IdleAccount, account
 from rollart.observe.intervals import busy_share, total
 
@@ -87,11 +87,6 @@ class RunSummary:
     ended: str | None
     ok: bool
     partial: str | None
-
-
-def summarise(events: Iterable[Stamped]) -> RunSummary:
-    """The summary of a run's events."""
-    return summary_of(gather(events))
 
 
 def summary_of(history: History) -> RunSummary:
