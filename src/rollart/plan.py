@@ -140,7 +140,7 @@ def _check_runtime(runtime: str, world: Path | None, pools: ResourceManager | No
 def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
     """The plan in the world of `file`, or in an assumed one. Raises `ConfigError`."""
     from rollart.runtimes.sim.defaults import default_world
-    from rollart.runtimes.sim.fitting import model_of, refuse_impossible
+    from rollart.runtimes.sim.fitting import model_of, refuse_impossible, unused
     from rollart.runtimes.sim.launcher import run_workload
     from rollart.runtimes.sim.worldfile import load_world
 
@@ -163,7 +163,8 @@ def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
         )
     refuse_impossible(job, world)
     recorded = () if world.recorded is None else run_workload(job, world).doubts
-    words = "; ".join(filter(None, (words, *model_of(world).doubts, *recorded)))
+    idle = f"this job does not use its {', '.join(names)}" if (names := unused(job, world)) else ""
+    words = "; ".join(filter(None, (words, *model_of(world).doubts, *recorded, idle)))
     return replace(plan, job=job, world=world, assumed=words)
 
 

@@ -17,7 +17,9 @@ from rollart.runtimes.sim.distributions import (
     Tail,
     counter,
     drawer,
+    least,
     mean_of,
+    most_of,
     place,
     places_of,
 )
@@ -141,3 +143,24 @@ def test_counts_are_whole_from_1_on_and_a_uniform_one_has_both_its_ends() -> Non
 def test_what_is_no_distribution_is_refused(spelled: object, told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         read(spelled)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "low", "high"),
+    [
+        (3, 3, 3),
+        ({"uniform": [2, 9]}, 2, 9),
+        ({"values": [4, 1, 7]}, 1, 7),
+        ({"uniform": [2, 9], "most": 5}, 2, 5),
+        ({"exponential": 5}, 0, math.inf),
+        ({"exponential": 5, "most": 50}, 0, 50),
+        ({"constant": 3, "tail": {"chance": 0.5, "up_to": 4}}, 3, 12),
+        ({"normal": {"mean": 3, "sigma": 1}}, 0, math.inf),
+    ],
+)
+def test_what_no_draw_is_below_or_above_is_known(spelled: object, low: float, high: float) -> None:
+    distribution, drawn = read(spelled), draws(spelled)
+    assert least(distribution) == pytest.approx(low, abs=1e-6)
+    assert most_of(distribution) == high
+    assert least(distribution) <= min(drawn)
+    assert max(drawn) <= high

@@ -9,7 +9,13 @@ from rollart.core.errors import ConfigError
 from rollart.core.jobfile import load_job
 from rollart.core.ports import Affinity
 from rollart.runtimes.sim.defaults import default_world
-from rollart.runtimes.sim.fitting import parts_of, refuse_impossible, roofline_of, trainer_settings
+from rollart.runtimes.sim.fitting import (
+    parts_of,
+    refuse_impossible,
+    roofline_of,
+    trainer_settings,
+    unused,
+)
 from rollart.runtimes.sim.model_shape import model_shape
 from rollart.runtimes.sim.places import places
 from rollart.runtimes.sim.worldfile import load_world, parse_world, presets
@@ -88,6 +94,98 @@ def test_what_cannot_be_is_refused_with_key_value_rule_and_remedy(
     assert "\n" not in said
     for word in words:
         assert word in said
+
+
+LAKE, SCORE = f"domains__{TAG}__", f"rewards__{TAG}__"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({f"{LAKE}first_tokens": 100000}, ["first_tokens: 100000 or more", "8192", "4096"]),
+        ({f"{LAKE}first_tokens": {"uniform": [8192, 9000]}}, ["first_tokens: 8192 or more"]),
+        ({f"{LAKE}reset_s": 100000}, ["reset_s: each reset takes 100000 s", "env_reset_s = 600"]),
+        ({f"{LAKE}reset_s": {"lognormal": {"median": 1e5, "sigma": 0.1}}}, ["each reset takes"]),
+        (
+            {f"{LAKE}reset_s": 500, f"{LAKE}image": {"hit": 0, "pull_s": {"uniform": [100, 200]}}},
+            ["each reset takes 600 s"],
+        ),
+        (
+            {f"{LAKE}reset_hang": {"chance": 1, "seconds": 900}},
+            ["each reset takes 900", "timeouts.env_reset_s=18"],
+        ),
+        ({f"{LAKE}step_s": 60}, ["step_s: each step takes 60 s", "timeouts.env_step_s=120"]),
+        ({f"{LAKE}step_s": 50, f"{LAKE}turns": 80}, ["each episode takes 40", "episode_s = 3600"]),
+        ({f"{LAKE}turns": 0}, ["turns: always 0", "use turns = 1"]),
+        ({f"{LAKE}reset_failure": {"chance": 1, "seconds": 1}}, ["reset_failure.chance = 1"]),
+        ({f"{LAKE}step_failure": {"chance": 1, "seconds": 1}}, ["step_failure.chance = 1"]),
+        ({f"{LAKE}answer_tokens": {"values": [600, 900]}}, ["600 or more", "max_tokens", "512"]),
+        (
+            {f"{LAKE}first_tokens": 8000, f"{LAKE}answer_tokens": 300},
+            ["answer_tokens: 300 or more", "model.context", "at 192"],
+        ),
+        ({f"{SCORE}seconds": 1e4}, [f"rewards.{TAG}.seconds: each verdict", "timeouts.reward_s"]),
+        ({f"{SCORE}failure": 1}, [f"rewards.{TAG}.failure = 1", "never a verdict"]),
+        ({"weights__bucket_gb": 1e-7}, ["weights.bucket_gb = 1e-07", "bucket_gb = 1.0"]),
+    ],
+)
+def test_a_world_in_which_nothing_can_end_well_is_refused(
+    overrides: dict[str, Any], words: list[str]
+) -> None:
+    said = refusal(**overrides)
+    assert "\n" not in said
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"rewards": {"lakes": {"seconds": 1}}}, ["rewards.lakes", "did you mean [rewards.lake]"]),
+        ({"rewards": {"MM": {"seconds": 1}}}, ["rewards.MM", "[rewards.lake]"]),
+        (
+            {"domains": {"laek": small_table()["domains"][TAG]}},
+            ["domains.lake: missing", "or call [domains.laek] so"],
+        ),
+        (
+            {"engines": {"H800": {"gpus": 1}, "H02": {"hardware": "H20"}}},
+            ["engines.H20: missing", "or call [engines.H02] so"],
+        ),
+        (
+            {"domains": {"laek": small_table()["domains"][TAG]}, "recorded": {"run": "none"}},
+            ["domains.laek", "did you mean [domains.lake]"],
+        ),
+    ],
+)
+def test_a_section_for_nobody_is_refused_with_the_one_that_may_be_meant(
+    overrides: dict[str, Any], words: list[str]
+) -> None:
+    said = refusal(**overrides)
+    for word in words:
+        assert word in said
+
+
+def test_a_world_may_hold_more_than_this_job_uses() -> None:
+    other = {"domains__sea": small_table()["domains"][TAG], "rewards__sea": {"seconds": 1}}
+    world = small_world(**other, engines__A100={"gpus": 1})
+    refuse_impossible(small_job(), world)
+    assert unused(small_job(), world) == ("engines.A100", "domains.sea", "rewards.sea")
+    recorded = small_world(recorded={"run": "none"}, rewards={TAG: {"seconds": 1}}, **other)
+    refuse_impossible(small_job(), recorded)
+
+
+def test_what_is_only_unlikely_is_a_world_like_others() -> None:
+    hard = {
+        "turns": {"uniform": [0, 400]},
+        "first_tokens": {"uniform": [8191, 90000]},
+        "answer_tokens": {"exponential": 9000},
+        "reset_s": {"uniform": [599, 9000]},
+        "step_s": {"exponential": 600},
+        "reset_failure": {"chance": 0.999, "seconds": 1000},
+        "reset_hang": {"chance": 0.999, "seconds": 1000},
+    }
+    world = {f"{LAKE}{key}": value for key, value in hard.items()}
+    refuse_impossible(small_job(), small_world(**world))
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_gpus_it_needs() -> None:

@@ -147,6 +147,26 @@ def _mean_above_0(normal: Normal) -> float:
     return normal.mean + normal.sigma * _STANDARD.pdf(start) / (1 - _STANDARD.cdf(start))
 
 
+def least(distribution: Distribution) -> float:
+    """What no draw is below."""
+    return drawer(distribution)(0.5 / (1 << _PLACES))
+
+
+def most_of(distribution: Distribution) -> float:
+    """What no draw is above; infinite where there is no bound."""
+    d = distribution
+    bound = math.inf
+    if d.constant is not None:
+        bound = d.constant
+    elif d.uniform is not None:
+        bound = d.uniform[1]
+    elif d.values is not None:
+        bound = max(d.values)
+    if d.tail is not None and d.tail.chance > 0:
+        bound = max(bound, mean_of(d) * d.tail.up_to)
+    return bound if d.most is None else min(bound, d.most)
+
+
 def drawer(distribution: Distribution) -> Drawer:
     """The values of a distribution by place, least first."""
     body = _shape(distribution)

@@ -4,11 +4,13 @@ Invariant: after `refuse_impossible` every name in the world that the job uses i
 fits where it goes, and every worker has its GPUs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from rollart.core.config import JobConfig, largest_divisor
 from rollart.core.errors import ConfigError
+from rollart.runtimes.sim.certainties import refuse_certain_failure
 from rollart.runtimes.sim.engine_api import EngineSettings
 from rollart.runtimes.sim.hardware import GpuClass, LinkClass, gpu, known, link, serverless
 from rollart.runtimes.sim.model_shape import ModelShape, model_shape
@@ -122,10 +124,12 @@ def refuse_impossible(job: JobConfig, world: World) -> None:
     _hardware_is_known(world)
     _links_are_known(world)
     _everything_is_there(job, world)
+    _nothing_is_astray(job, world)
     engine_settings(job, world)
     _model_fits(job, world, model)
     _pools_suffice(job, world)
     _times_can_be_kept(job, world)
+    refuse_certain_failure(job, world)
 
 
 def _hardware_is_known(world: World) -> None:
@@ -166,12 +170,49 @@ def _everything_is_there(job: JobConfig, world: World) -> None:
             raise ConfigError(
                 f"domains.{domain.tag}: missing; the job trains on it, so the world must say what "
                 f'is met there; write [domains.{domain.tag}] and below it preset = "FrozenLake"'
+                + _meant(domain.tag, unused(job, world), "domains")
             )
     for name in job.engine_counts:
         if name not in world.engines:
             raise ConfigError(
                 f"engines.{name}: missing; rollout.engines of the job has this class; write "
                 f'[engines.{name}] and below it hardware = "H800" and gpus = 1'
+                + _meant(name, unused(job, world), "engines")
+            )
+
+
+def _meant(name: str, sections: Iterable[str], kind: str) -> str:
+    """That a section which nobody uses may be the one that is missing."""
+    near = get_close_matches(f"{kind}.{name}", sections, n=1)
+    return f", or call [{near[0]}] so" if near and near[0].startswith(f"{kind}.") else ""
+
+
+def unused(job: JobConfig, world: World) -> tuple[str, ...]:
+    """Sections of the world that this job has no use for; a world may serve several jobs."""
+    tags = {domain.tag for domain in job.domains}
+    return (
+        *(f"engines.{name}" for name in world.engines if name not in job.engine_counts),
+        *(f"domains.{tag}" for tag in world.domains if tag not in tags),
+        *(f"rewards.{tag}" for tag in world.rewards if tag not in tags),
+    )
+
+
+def _nothing_is_astray(job: JobConfig, world: World) -> None:
+    """A section of a domain that the job does not have is for another job, or else a slip.
+
+    A slip it is where neither job nor world has the domain otherwise. Where a recorded run has
+    domains that are written nowhere, it is one where a domain of the job lacks such a section.
+    """
+    tags = [domain.tag for domain in job.domains]
+    for kind, sections in (("domains", world.domains), ("rewards", world.rewards)):
+        lacking = [tag for tag in tags if tag not in sections]
+        for tag in (tag for tag in sections if tag not in tags):
+            if not lacking if world.recorded is not None else tag in world.domains:
+                continue
+            near = get_close_matches(tag, lacking or tags, n=1, cutoff=0.0)[0]
+            raise ConfigError(
+                f"{kind}.{tag}: the job has no domain of that name, and no other part of the "
+                f"world has it; did you mean [{kind}.{near}]?"
             )
 
 

@@ -20,6 +20,9 @@ from rollart.runtimes.sim.distributions import (
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
+LEAST_BUCKET_GB = 0.01
+"""Smaller ones are no use: each pays the latency of its link, and is an event of a simulation."""
+
 
 class ModelSection(Section):
     """Which model is trained: one of the catalogue, or a Hugging Face directory or config.json."""
@@ -108,7 +111,7 @@ class WeightsSection(Section):
     """
 
     mode: Literal["async", "blocking"] = "async"
-    bucket_gb: Above0 = 1.0
+    bucket_gb: Annotated[float, Field(ge=LEAST_BUCKET_GB)] = 1.0
     push: str = "ethernet-200-push"
     pull: str = "ethernet-200-pull"
     install: str = "weights-install"
