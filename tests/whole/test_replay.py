@@ -51,9 +51,13 @@ def stop_the_loop(seed: int) -> None:
     time.sleep(random.Random(seed).choice([0.0] * 8 + [0.01, 0.08]))
 
 
-@pytest.mark.parametrize("more", [OVERLAP, SPARES], ids=["overlapped", "in lockstep, with spares"])
+STALLED = UserClasses(actor_gen=Stalling)
+
+
 @pytest.mark.parametrize(
-    "classes", [NO_CLASSES, UserClasses(actor_gen=Stalling)], ids=["as it is", "stalled"]
+    ("classes", "more"),
+    [(NO_CLASSES, OVERLAP), (STALLED, OVERLAP), (STALLED, SPARES)],
+    ids=["overlapped", "overlapped, stalled", "in lockstep, with spares, stalled"],
 )
 def test_a_real_run_is_replayed_to_the_last_event(
     classes: UserClasses, more: str, write_job: JobWriter
