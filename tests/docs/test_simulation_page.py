@@ -15,7 +15,9 @@ from pydantic.fields import FieldInfo
 
 import rollart as ra
 from rollart.cli.main import make_parser
+from rollart.core.config import Section
 from rollart.core.jobfile import Table
+from rollart.runtimes.sim import world
 from rollart.runtimes.sim.distributions import Distribution
 from rollart.runtimes.sim.fitting import refuse_impossible
 from rollart.runtimes.sim.hardware import gpu, known, link
@@ -50,6 +52,8 @@ FRAGMENTS = [block for block in blocks("toml") if "schema" not in block]
 # -- what can be run runs --------------------------------------------------------------------------
 
 
+@pytest.mark.real
+@pytest.mark.timeout(600)
 def test_the_worlds_of_the_page_run_as_its_commands_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,22 +111,22 @@ _WHOLE = ("turns", "first_tokens", "observation_tokens", "answer_tokens", "step_
 
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda text: text.splitlines()[0])
 def test_a_fragment_of_the_page_fits_into_the_shortest_world_and_runs(fragment: str) -> None:
-    world = parse_world(laid_over(tomllib.loads(WORLDS["world.toml"]), tomllib.loads(fragment)))
+    met = parse_world(laid_over(tomllib.loads(WORLDS["world.toml"]), tomllib.loads(fragment)))
     job = small_job(
         run__steps=2,
         model__context=32768,
-        rollout__engines=dict.fromkeys(world.engines, 1),
+        rollout__engines=dict.fromkeys(met.engines, 1),
         rollout__affinity={},
         rollout__batch_groups=1,
         rollout__group_size=2,
         train__microbatch_tokens=32768,
         domains=[
             {"tag": tag, "environment": "none:None", "max_turns": 100, "max_tokens": 1024}
-            for tag in world.domains
+            for tag in met.domains
         ],
     )
-    refuse_impossible(job, world)
-    assert simulate(job, world, events=EventRecorder()).ok
+    refuse_impossible(job, met)
+    assert simulate(job, met, events=EventRecorder()).ok
 
 
 # -- what is said is so ----------------------------------------------------------------------------
@@ -181,7 +185,28 @@ def described() -> Iterator[tuple[str, type[BaseModel]]]:
             yield f"`[{name}", section
 
 
-@pytest.mark.parametrize(("heading", "section"), tuple(described()), ids=str)
+def test_no_section_of_a_world_file_is_without_a_table() -> None:
+    reached = set(described_sections())
+    own = {
+        one for one in vars(world).values() if isinstance(one, type) and issubclass(one, Section)
+    }
+    assert own - {Section} <= reached
+
+
+def described_sections() -> Iterator[type[BaseModel]]:
+    """The sections whose keys the tables have."""
+    for _, section in described():
+        yield section
+        for _, field in fields(section):
+            inner = section_in(field.annotation)
+            if inner is not None:
+                yield inner
+
+
+@pytest.mark.parametrize(
+    ("heading", "section"),
+    [pytest.param(heading, section, id=section.__name__) for heading, section in described()],
+)
 def test_every_key_has_a_row_with_its_unit_and_default_and_no_other_has_one(
     heading: str, section: type[BaseModel]
 ) -> None:
