@@ -34,7 +34,7 @@ from rollart.launching import (
 from rollart.observe.dashboard import View, make_view
 from rollart.observe.eventlog import EVENTS_FILE, EventLog
 from rollart.observe.recorder import Recorder
-from rollart.observe.report import write_report
+from rollart.observe.report import WORLD_FILE, write_report
 from rollart.observe.summary import RunSummary
 from rollart.observe.trackers import MetricsFeed, make_trackers
 from rollart.observe.transcripts import TRANSCRIPTS_FILE, TranscriptLog
@@ -69,8 +69,6 @@ __all__ = [
 ]
 
 WEIGHTS = "weights"
-WORLD_FILE = "world.toml"
-"""In the directory of a simulated run: the world that it met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rollart.core.events import RunStarted, Stamped
+from rollart.core.events import RunStarted, Stamped, WorkerBound
 from rollart.observe.compare import (
     CompareError,
     compared,
@@ -96,7 +96,68 @@ def test_equal_jobs_are_said_to_be_equal(tmp_path: Path, synthetic_run: Run) -> 
     console = Console(file=io.StringIO(), width=160)
     console.print(tables(found))
     assert isinstance(console.file, io.StringIO)
-    assert "differ in no key" in console.file.getvalue()
+    assert "Neither jobs nor worlds differ" in console.file.getvalue()
+
+
+WORLD = """schema = 1
+[model]
+name = "{model}"
+[pools]
+cpu = {cpus}
+"""
+
+
+def test_what_worlds_differ_in_is_said(tmp_path: Path, synthetic_run: Run) -> None:
+    runs = [stored(tmp_path / name, synthetic_run(steps=2), config(1, 0.1)) for name in "ab"]
+    for run, model in zip(runs, ("Qwen3-8B", "Qwen3-32B"), strict=True):
+        (run / "world.toml").write_text(WORLD.format(model=model, cpus=4))
+    assert differences(compared(runs)) == {"world.model.name": ("Qwen3-8B", "Qwen3-32B")}
+    (runs[1] / "world.toml").unlink()
+    assert differences(compared(runs)) == {"world": ("modelled", None)}
+    (runs[0] / "world.toml").write_text("= no TOML")
+    with pytest.raises(CompareError, match=r"world\.toml: cannot be read"):
+        compared(runs)
+
+
+def test_gpus_have_a_price_and_what_it_buys_where_each_class_has_one(
+    tmp_path: Path, synthetic_run: Run
+) -> None:
+    events = synthetic_run(steps=4)
+    bound = [
+        Stamped(time=0.0, seq=at, incarnation=0, event=binding(f"w{at}", hardware, slots))
+        for at, (hardware, slots) in enumerate((("H20", 4), ("H800", 2)), 1)
+    ]
+    later = [dataclasses.replace(one, seq=one.seq + 2) for one in events[1:]]
+    runs = [
+        stored(tmp_path / "priced", [events[0], *bound, *later], config(1, 0.1)),
+        stored(tmp_path / "plain", events, config(1, 0.1)),
+    ]
+    prices = {"H20": 1.0, "H800": 2.85}
+    priced, plain = found = compared(runs, prices_of=lambda run: prices)
+    assert priced.cost.gpus == (("H20", 4), ("H800", 2))
+    assert priced.cost.price == pytest.approx(4 + 2 * 2.85)
+    bought = priced.summary.trained_tokens / priced.summary.train_s / 9.7
+    assert priced.cost.trained_tokens_per_s == pytest.approx(bought)
+    assert plain.cost.price is None
+    measures = json_object(found)["measures"]
+    assert isinstance(measures, dict)
+    assert measures["cost"]["GPUs"] == ["4 H20, 2 H800", None]
+    assert measures["cost"]["price of an hour, H20 = 1"] == [pytest.approx(9.7), None]
+    without = json_object(compared(runs, prices_of=lambda run: {"H20": 1.0}))["measures"]
+    assert isinstance(without, dict)
+    assert "cost" not in without
+
+
+def binding(worker: str, hardware: str, slots: int) -> WorkerBound:
+    return WorkerBound(
+        worker=worker,
+        role="actor_gen",
+        pool=hardware,
+        hardware=hardware,
+        slots=tuple(range(slots)),
+        wanted=hardware,
+        reason="as the world file says",
+    )
 
 
 def test_fewer_than_two_runs_and_what_is_no_run_are_refused_with_a_remedy(

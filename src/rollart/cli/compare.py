@@ -10,9 +10,10 @@ from rollart.core.errors import RollartError
 def compare(runs: Sequence[Path], *, as_json: bool) -> int:
     """Returns the exit code."""
     from rollart.observe.compare import compared, json_object, tables
+    from rollart.prices import prices_of
 
     try:
-        found = compared(runs)
+        found = compared(runs, prices_of=prices_of)
     except RollartError as error:
         return fail(BAD_INPUT, str(error))
     for run in found:

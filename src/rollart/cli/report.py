@@ -7,13 +7,16 @@ from rollart.cli.common import BAD_INPUT, OK, fail
 from rollart.core.errors import RollartError
 
 if TYPE_CHECKING:
+    from rollart.observe.cost import Cost
     from rollart.observe.summary import RunSummary
 
 
 def report(run: Path, *, as_json: bool, png: Path | None) -> int:
     """Returns the exit code."""
+    from rollart.observe.cost import cost_of
     from rollart.observe.report import PLOT_FILE, ReportError, json_text, load_history, write_plot
     from rollart.observe.summary import summary_of
+    from rollart.prices import prices_of
 
     try:
         history = load_history(run)
@@ -24,6 +27,9 @@ def report(run: Path, *, as_json: bool, png: Path | None) -> int:
                 write_plot(history, png, summary=summary)
             return OK
         print_summary(summary)
+        cost = cost_of(history, summary, prices_of(run))
+        if cost.price is not None:
+            print(f"{cost.words}: {cost.price:g} an hour, where an H20 is 1; {_bought(cost)}")
     except RollartError as error:
         return fail(BAD_INPUT, str(error))
     path = png or run / PLOT_FILE
@@ -34,6 +40,12 @@ def report(run: Path, *, as_json: bool, png: Path | None) -> int:
         return fail(BAD_INPUT if png else OK, str(error))
     print(f"picture: {path}")
     return OK
+
+
+def _bought(cost: "Cost") -> str:
+    from rollart.observe.words import count
+
+    return f"{count(cost.trained_tokens_per_s)} trained tokens a second for each 1 of it"
 
 
 def print_result(run: Path) -> None:

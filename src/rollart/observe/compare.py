@@ -1,18 +1,21 @@
-"""Runs side by side: what each came to, and what their job files differ in.
+"""Runs side by side: what each came to, and what their jobs and worlds differ in.
 
-Invariant: everything follows from the runs' event logs; a value that a run does not have is None.
+Invariant: everything follows from the runs' event logs, and from the world file beside that of a
+simulation; a value that a run does not have is None.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rollart.core.errors import RollartError
+from rollart.observe.cost import Cost, cost_of
 from rollart.observe.idle import ClassAccount
 from rollart.observe.idle_causes import Cause
-from rollart.observe.report import load_history
+from rollart.observe.report import WORLD_FILE, load_history
 from rollart.observe.summary import RunSummary, summary_of
 from rollart.observe.words import UNKNOWN, count, duration, number
 
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Value = str | int | float | bool | None
+PricesOf = Callable[[Path], Mapping[str, float]]
+"""Prices by GPU class of the run in a directory."""
+WORLD = "world"
+"""Begins the keys of a run's world."""
 
 
 class CompareError(RollartError):
@@ -28,10 +35,14 @@ class CompareError(RollartError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One run: how it is called here, its result, and its job's keys as they were in force."""
+    """One run: how it is called here, its result, and its job's keys as they were in force.
+
+    Those of its world, if it has one, begin with `world.`.
+    """
 
     name: str
     summary: RunSummary
+    cost: Cost
     keys: tuple[tuple[str, str], ...]
 
 
@@ -45,11 +56,13 @@ class Row:
     shown: tuple[str, ...]
 
 
-def compared(directories: Sequence[Path]) -> tuple[Compared, ...]:
+def compared(
+    directories: Sequence[Path], *, prices_of: PricesOf = lambda run: {}
+) -> tuple[Compared, ...]:
     """The runs in these directories.
 
     Raises:
-        CompareError: fewer than two.
+        CompareError: fewer than two, or a world file that cannot be read.
         ReportError: a directory that holds no run.
         LogError: a log cannot be read.
     """
@@ -59,15 +72,22 @@ def compared(directories: Sequence[Path]) -> tuple[Compared, ...]:
             "give their directories: rollart compare RUN RUN"
         )
     return tuple(
-        _load(directory, name)
+        _load(directory, name, prices_of(directory))
         for directory, name in zip(directories, names_of(directories), strict=True)
     )
 
 
-def _load(directory: Path, name: str) -> Compared:
+def _load(directory: Path, name: str, prices: Mapping[str, float]) -> Compared:
     history = load_history(directory)
     config = history.started.config if history.started else ""
-    return Compared(name=name, summary=summary_of(history), keys=tuple(keys_of(config).items()))
+    keys = {**keys_of(config), **_world_keys(directory / WORLD_FILE)}
+    summary = summary_of(history)
+    return Compared(
+        name=name,
+        summary=summary,
+        cost=cost_of(history, summary, prices),
+        keys=tuple(keys.items()),
+    )
 
 
 def names_of(directories: Sequence[Path]) -> tuple[str, ...]:
@@ -96,6 +116,19 @@ def keys_of(config: str) -> dict[str, str]:
     return dict(_flat("", table)) if isinstance(table, dict) else {}
 
 
+def _world_keys(file: Path) -> dict[str, str]:
+    """Those of a world file, after `world.`; none where there is no file."""
+    if not file.is_file():
+        return {}
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CompareError(
+            f"{file}: cannot be read ({error}); give it back as it was, or remove it"
+        ) from error
+    return dict(_flat(WORLD, table))
+
+
 def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
     if isinstance(value, dict) and value:
         for name, inner in cast("dict[str, Any]", value).items():
@@ -118,14 +151,25 @@ def _by_tag(items: list[Any]) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[Compared]) -> dict[str, tuple[str | None, ...]]:
-    """Keys in which the runs' jobs are not all equal; None where a job has no such key.
+    """Keys in which the runs' jobs or worlds are not all equal; None where a run has no such key.
 
-    A run whose log tells no configuration has none of the keys.
+    A run whose log tells no configuration has none of the keys. Where some runs have a world and
+    others are on real hardware, that is all that is said of worlds.
     """
     tables = [dict(run.keys) for run in runs]
+    if any(_of_world(table) for table in tables) and not all(_of_world(table) for table in tables):
+        tables = [
+            {name: value for name, value in table.items() if name not in _of_world(table)}
+            | ({WORLD: "modelled"} if _of_world(table) else {})
+            for table in tables
+        ]
     names = dict.fromkeys(name for table in tables for name in table)
     found = {name: tuple(table.get(name) for table in tables) for name in names}
     return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def _of_world(table: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(name for name in table if name.startswith(f"{WORLD}."))
 
 
 # -- the measures --------------------------------------------------------------------------------
@@ -133,7 +177,7 @@ def differences(runs: Sequence[Compared]) -> dict[str, tuple[str | None, ...]]:
 
 def rows_of(runs: Sequence[Compared]) -> tuple[Row, ...]:
     """All measures, in order; shares are 0..1, times seconds."""
-    return (*_results(runs), *_speeds(runs), *_ledgers(runs), *_classes(runs))
+    return (*_results(runs), *_speeds(runs), *_costs(runs), *_ledgers(runs), *_classes(runs))
 
 
 def _results(runs: Sequence[Compared]) -> Iterable[Row]:
@@ -173,6 +217,18 @@ def _speeds(runs: Sequence[Compared]) -> Iterable[Row]:
     yield _row("staleness", "start lag, maximum", [one.start_lag_max for one in summaries])
     yield _row("staleness", "token lag, maximum", [one.token_lag_max for one in summaries])
     yield _row("staleness", "token lag, mean", [one.token_lag_mean for one in summaries])
+
+
+def _costs(runs: Sequence[Compared]) -> Iterable[Row]:
+    """Of the GPUs that a run holds, where each has a price: an hour of an H20 is 1."""
+    costs = [run.cost for run in runs]
+    if all(cost.price is None for cost in costs):
+        return
+    yield _row("cost", "GPUs", [cost.words or None for cost in costs])
+    yield _row("cost", "price of an hour, H20 = 1", [cost.price for cost in costs])
+    bought = tuple(cost.trained_tokens_per_s for cost in costs)
+    name = "trained tokens/s for a price of 1"
+    yield Row(section="cost", name=name, values=bought, shown=_each(count, bought))
 
 
 def _step_s(summary: RunSummary) -> float | None:
@@ -273,8 +329,8 @@ def tables(runs: Sequence[Compared]) -> "RenderableType":
         measures.add_row(Text(f"  {row.name}"), *(Text(value) for value in row.shown))
     found = differences(runs)
     if not found:
-        return Group(measures, Text("The jobs differ in no key that the logs tell of."))
-    keys = begun("What the jobs differ in", "key")
+        return Group(measures, Text("Neither jobs nor worlds differ in a key that is known."))
+    keys = begun("What the jobs and worlds differ in", "key")
     for name, values in found.items():
         keys.add_row(Text(name), *(Text(UNKNOWN if v is None else v) for v in values))
     return Group(measures, keys)

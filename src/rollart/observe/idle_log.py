@@ -125,6 +125,14 @@ class IdleLog:
                 return engine
         return None
 
+    @property
+    def gpus(self) -> Mapping[str, int]:
+        """Slots by hardware class that workers are bound to."""
+        held: Counter[str] = Counter()
+        for (_, hardware), slots in self._slots.items():
+            held[hardware] += len(slots)
+        return {hardware: count for hardware, count in held.items() if count}
+
     def devices(self, busy: Mapping[str, Mapping[str, object]]) -> list[Device]:
         """Those that say when they are busy or that they are there; and of engines and trainers,
         if any does, all.

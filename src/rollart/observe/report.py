@@ -14,6 +14,8 @@ from rollart.observe.summary import RunSummary, summary_of
 from rollart.observe.summary_json import json_object
 
 REPORT_FILE = "report.json"
+WORLD_FILE = "world.toml"
+"""In the directory of a simulated run: the world that it met."""
 PLOT_FILE = "report.png"
 
 

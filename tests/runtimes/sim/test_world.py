@@ -165,6 +165,41 @@ def test_a_section_for_nobody_is_refused_with_the_one_that_may_be_meant(
         assert word in said
 
 
+B200 = {
+    "tflops": 2250,
+    "hbm_tb_s": 8,
+    "memory_gb": 180,
+    "price": 6.5,
+    "prefill_efficiency": 0.45,
+    "training_mfu": 0.35,
+}
+
+
+def test_a_gpu_that_the_catalogue_does_not_know_is_defined_in_the_world() -> None:
+    own = {"gpu": {"B200": B200}, "pools": {"B200": 10, "H20": 6}}
+    own |= {"trainer__hardware": "B200", "engines__H800__hardware": "B200"}
+    world = small_world(**own)
+    refuse_impossible(small_job(), world)
+    (_, part), *_ = parts_of("H800", world.engines["H800"])
+    roofline = roofline_of(world, model_shape("Qwen3-8B"), part)
+    assert (roofline.gpu.name, roofline.gpu.tflops, roofline.gpu.price) == ("B200", 2250, 6.5)
+    assert trainer_settings(world).gpu == roofline.gpu
+
+
+def test_what_the_world_says_of_a_gpu_stands_before_the_catalogue() -> None:
+    world = small_world(gpu={"H20": {**B200, "memory_gb": 20}})
+    with pytest.raises(ConfigError, match=r"engines\.H20\.gpus = 1: .* on 1 H20"):
+        refuse_impossible(small_job(), world)
+
+
+@pytest.mark.parametrize("key", [key for key in B200 if key != "price"])
+def test_a_gpu_is_defined_whole_and_by_numbers_above_0(key: str) -> None:
+    less = {name: value for name, value in B200.items() if name != key}
+    assert f"gpu.B200.{key}: missing; use" in refusal(gpu={"B200": less})
+    assert f"gpu.B200.{key} = -1" in refusal(gpu={"B200": {**B200, key: -1}})
+    assert "did you mean 'tflops'" in refusal(gpu={"B200": {**B200, "tflop": 1}})
+
+
 def test_a_world_may_hold_more_than_this_job_uses() -> None:
     other = {"domains__sea": small_table()["domains"][TAG], "rewards__sea": {"seconds": 1}}
     world = small_world(**other, engines__A100={"gpus": 1})
@@ -278,11 +313,13 @@ def test_a_context_that_no_assumed_engine_would_hold_is_refused() -> None:
 
 def test_a_gpu_that_is_not_known_is_refused_with_its_key_wherever_it_is_looked_up() -> None:
     world = small_world(trainer__hardware="A9", engines__H20={"hardware": "A8"})
-    with pytest.raises(ConfigError, match=r'^trainer\.hardware = "A9": unknown GPU; use H20'):
+    with pytest.raises(
+        ConfigError, match=r'^trainer\.hardware = "A9": unknown GPU; use one of H20'
+    ):
         trainer_settings(world)
     ((_, part),) = parts_of("H20", world.engines["H20"])
-    with pytest.raises(ConfigError, match=r'^hardware = "A8": unknown GPU; use H20'):
-        roofline_of(model_shape("Qwen3-8B"), part)
+    with pytest.raises(ConfigError, match=r'^hardware = "A8": unknown GPU; use one of H20'):
+        roofline_of(world, model_shape("Qwen3-8B"), part)
 
 
 def test_every_worker_has_gpus_of_its_own() -> None:

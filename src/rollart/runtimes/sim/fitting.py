@@ -30,6 +30,20 @@ def model_of(world: World) -> ModelShape:
         return model_shape(world.model.named)
 
 
+def gpu_of(world: World, name: str, key: str) -> GpuClass:
+    """A GPU that the world defines itself, or the catalogue. Raises `ConfigError`."""
+    own = world.gpu.get(name)
+    if own is not None:
+        return GpuClass(name=name, **own.model_dump())
+    if name not in known("gpu"):
+        names = ", ".join((*world.gpu, *known("gpu")))
+        raise ConfigError(
+            f'{key} = "{name}": unknown GPU; use one of {names}, or define it: [gpu.{name}] with '
+            "tflops, hbm_tb_s, memory_gb, prefill_efficiency and training_mfu"
+        )
+    return gpu(name)
+
+
 def link_of(world: World, name: str, key: str) -> LinkClass:
     """A link that the world defines itself, or the catalogue. Raises `ConfigError`."""
     own = world.network.get(name)
@@ -48,7 +62,7 @@ def trainer_settings(world: World) -> TrainerSettings:
     """What trains. Raises `ConfigError`."""
     own = world.trainer
     return TrainerSettings(
-        gpu=_gpu("trainer.hardware", own.hardware),
+        gpu=gpu_of(world, own.hardware, "trainer.hardware"),
         gpus=own.gpus,
         mfu=own.mfu,
         fixed_s=own.fixed_s,
@@ -69,9 +83,9 @@ def weight_settings(world: World) -> WeightSettings:
     )
 
 
-def roofline_of(model: ModelShape, part: PhaseSection) -> Roofline:
+def roofline_of(world: World, model: ModelShape, part: PhaseSection) -> Roofline:
     """One worker of an engine. Raises `ConfigError`."""
-    return Roofline(model=model, gpu=_gpu("hardware", part.hardware), tp=part.gpus)
+    return Roofline(model=model, gpu=gpu_of(world, part.hardware, "hardware"), tp=part.gpus)
 
 
 def engine_settings(job: JobConfig, world: World) -> EngineSettings:
@@ -134,27 +148,20 @@ def refuse_impossible(job: JobConfig, world: World) -> None:
 
 def _hardware_is_known(world: World) -> None:
     for name in world.pools:
-        _gpu(f"pools.{name}", name)
-    _gpu("trainer.hardware", world.trainer.hardware)
+        gpu_of(world, name, f"pools.{name}")
+    gpu_of(world, world.trainer.hardware, "trainer.hardware")
     for name, section in world.engines.items():
         for phase, part in parts_of(name, section):
             inner = "" if phase == "generate" else f".{phase}"
-            _gpu(f"engines.{name}{inner}.hardware", part.hardware)
+            gpu_of(world, part.hardware, f"engines.{name}{inner}.hardware")
     for tag, reward in world.rewards.items():
         if reward.dedicated is not None:
-            _gpu(f"rewards.{tag}.dedicated.hardware", reward.dedicated.hardware)
+            gpu_of(world, reward.dedicated.hardware, f"rewards.{tag}.dedicated.hardware")
         if reward.serverless is not None:
             with _about(f'rewards.{tag}.serverless.platform = "{reward.serverless.platform}"'):
                 serverless(reward.serverless.platform)
             if reward.serverless.hardware is not None:
-                _gpu(f"rewards.{tag}.serverless.hardware", reward.serverless.hardware)
-
-
-def _gpu(key: str, name: str) -> GpuClass:
-    """A GPU of the catalogue, which `key` asks for. Raises `ConfigError`."""
-    if name not in known("gpu"):
-        raise ConfigError(f'{key} = "{name}": unknown GPU; use {", ".join(known("gpu"))}')
-    return gpu(name)
+                gpu_of(world, reward.serverless.hardware, f"rewards.{tag}.serverless.hardware")
 
 
 def _links_are_known(world: World) -> None:
@@ -227,7 +234,7 @@ def _model_fits(job: JobConfig, world: World, model: ModelShape) -> None:
                     f"split evenly over so many GPUs; use {largest_divisor(model.heads, part.gpus)}"
                 )
             with _about(head):
-                tokens = roofline_of(model, part).kv_capacity_tokens
+                tokens = roofline_of(world, model, part).kv_capacity_tokens
             if tokens < job.model.context:
                 raise ConfigError(
                     f"{head}: {model.name} on {part.gpus} {part.hardware} leaves room for "

@@ -81,7 +81,7 @@ class SimLauncher:
         own = self._world.engines[binding.hardware]
         settings = engine_settings(self._job, self._world)
         sides = {
-            phase: [roofline_of(self._model, part)] * part.count
+            phase: [roofline_of(self._world, self._model, part)] * part.count
             for phase, part in parts_of(binding.hardware, own)
         }
         if "generate" in sides:

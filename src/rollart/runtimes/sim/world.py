@@ -95,6 +95,22 @@ class EngineSection(Section):
         return self
 
 
+class GpuSection(Section):
+    """A class of GPU, instead of or beside those of the catalogue.
+
+    `tflops` is the dense bf16 peak (1e12/s), `hbm_tb_s` the memory's bandwidth (1e12 B/s), `price`
+    of an hour where an H20's is 1. `prefill_efficiency` is the share of the peak that a prefill
+    reaches, `training_mfu` that of all operations done in a train step.
+    """
+
+    tflops: Above0
+    hbm_tb_s: Above0
+    memory_gb: Above0
+    price: Above0 | None = None
+    prefill_efficiency: Share
+    training_mfu: Share
+
+
 class LinkSection(Section):
     """A link, instead of or beside those of the catalogue: seconds, and effective GB/s."""
 
@@ -223,6 +239,7 @@ class World(Section):
     pools: Mapping[str, Positive]
     trainer: TrainerSection
     engines: Mapping[str, EngineSection]
+    gpu: Mapping[str, GpuSection] = Field(default_factory=dict[str, GpuSection])
     network: Mapping[str, LinkSection] = Field(default_factory=dict[str, LinkSection])
     weights: WeightsSection = WeightsSection()
     registry: RegistrySection = RegistrySection()

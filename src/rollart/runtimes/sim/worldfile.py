@@ -183,6 +183,12 @@ _EXAMPLES = {
     "fixed_s": "use seconds, such as fixed_s = 55",
     "logprob_passes": "use logprob_passes = 1",
     "recompute": "use true or false",
+    "tflops": "use the dense bf16 peak in 1e12 operations a second, such as tflops = 989.5",
+    "hbm_tb_s": "use the memory's bandwidth in 1e12 bytes a second, such as hbm_tb_s = 3.35",
+    "memory_gb": "use 1e9 bytes, such as memory_gb = 80.0",
+    "price": "use the price of an hour where an H20's is 1, such as price = 2.85",
+    "prefill_efficiency": "use a share of the peak, such as prefill_efficiency = 0.45",
+    "training_mfu": "use a share of the peak, such as training_mfu = 0.35",
     "latency_s": "use seconds, such as latency_s = 0.001",
     "gb_s": "use 1e9 bytes a second, such as gb_s = 12.5",
     "mode": 'use mode = "async" or mode = "blocking"',
@@ -222,6 +228,8 @@ _EXAMPLES = {
     "seconds": "use seconds or a distribution, such as seconds = { exponential = 0.5 }",
     "domains": 'use a preset: [domains.MyTag] and below it preset = "FrozenLake"',
     "rewards": "use a table: [rewards.MyTag] and below it seconds = 0.01",
+    "gpu": "use a table: [gpu.MyGPU] and below it tflops, hbm_tb_s, memory_gb, "
+    "prefill_efficiency and training_mfu",
     "network": "use a table: [network.slow] and below it latency_s = 0.01 and gb_s = 0.5",
 }
 """What may be written, by key; the innermost key that is known here speaks."""
