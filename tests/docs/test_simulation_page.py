@@ -250,7 +250,8 @@ def test_the_figures_of_a_gpu_are_those_of_the_catalogue(name: str) -> None:
         own.prefill_efficiency,
         own.training_mfu,
     )
-    assert f"| `{name}` | {' | '.join(f'{figure:g}' for figure in figures)} |" in PAGE
+    cells = [*(f"{figure:g}" for figure in figures), "-" if own.price is None else f"{own.price:g}"]
+    assert f"| `{name}` | {' | '.join(cells)} |" in PAGE
 
 
 @pytest.mark.parametrize("name", known("link"))
