@@ -54,6 +54,16 @@ def test_a_lag_that_a_short_run_never_reaches_is_refused() -> None:
     assert "use protocol.alpha = 1 or less" in problem
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("rollart", "; use protocol.alpha = 0"), ("areal", "; use run.steps = 2")]
+)
+def test_of_a_single_step_the_remedy_is_one_that_can_be_used(name: str, remedy: str) -> None:
+    made = job(run={"steps": 3}, protocol={"name": name, "alpha": 1})
+    short = made.model_copy(update={"run": made.run.model_copy(update={"steps": 1})})
+    (problem,) = broken_rules(short)
+    assert problem.endswith(remedy)
+
+
 def test_a_job_cannot_be_changed_once_it_is_made() -> None:
     made = job()
     with pytest.raises(ValidationError, match="frozen"):

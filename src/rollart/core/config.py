@@ -281,7 +281,7 @@ def broken_rules(job: JobConfig) -> list[str]:
     if job.run.steps <= job.alpha == protocol.alpha > 0:
         problems.append(
             f"protocol.alpha = {protocol.alpha}: a run of run.steps = {job.run.steps} never "
-            f"reaches that lag; use protocol.alpha = {max(job.run.steps - 1, 0)} or less"
+            f"reaches that lag; use {_lag_within(job)}"
         )
     if train.microbatch_tokens < job.model.context:
         problems.append(
@@ -373,6 +373,15 @@ def _domain_rules(job: JobConfig) -> list[str]:
                 f"which ends the episode first; use {times.episode_s} or less"
             )
     return problems
+
+
+def _lag_within(job: JobConfig) -> str:
+    """What keeps the bound below the steps that there are."""
+    least = 1 if job.protocol.name == "areal" else 0
+    most = job.run.steps - 1
+    if most < least:
+        return f"run.steps = {job.protocol.alpha + 1}"
+    return f"protocol.alpha = {most}" + (" or less" if most > least else "")
 
 
 def largest_divisor(number: int, at_most: int) -> int:
