@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollart.core.events import Disposed, Stamped, TurnEnded
+from rollart.core.events import Disposed, Stamped, TurnEnded, Work
 from rollart.core.types import Disposition
 from rollart.observe.eventlog import EVENTS_FILE, read_events
-from rollart.observe.history import GENERATION_WORK, TRAIN_WORK, gather
+from rollart.observe.history import gather
+from rollart.observe.idle_causes import GENERATION
 from rollart.observe.intervals import busy_share, clipped, intersection, total
 from rollart.observe.summary import RunSummary, summary_of
 
@@ -124,8 +125,8 @@ def figures_of(events: Sequence[Stamped]) -> Figures:
     for span in history.phases:
         if window[0] <= span.begin and span.end <= window[1] + 1e-6:
             phases[span.phase] += (span.end - span.begin) / len(steps)
-    generated = clipped(history.busy_on(GENERATION_WORK), window)
-    trained = clipped(history.busy_on(TRAIN_WORK), window)
+    generated = clipped(history.busy_on(GENERATION), window)
+    trained = clipped(history.busy_on({Work.TRAIN}), window)
     turns = [event.event for event in events if isinstance(event.event, TurnEnded)]
     return Figures(
         steps=len(steps),

@@ -94,9 +94,9 @@ class History:
     @property
     def overlap(self) -> list[Interval]:
         """When some device trained while some device generated."""
-        return intersection(self._busy_on({Work.TRAIN}), self._busy_on(GENERATION))
+        return intersection(self.busy_on({Work.TRAIN}), self.busy_on(GENERATION))
 
-    def _busy_on(self, works: Set[str]) -> list[Interval]:
+    def busy_on(self, works: Set[str]) -> list[Interval]:
         """Intervals in which any device did any of `works` (not merged)."""
         return [
             interval
