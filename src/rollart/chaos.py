@@ -22,7 +22,7 @@ from rollart.runtimes.sim.chaos.search import (
     needed,
     play_seed,
 )
-from rollart.runtimes.sim.defaults import default_world
+from rollart.runtimes.sim.chaos.worlds import draw_world
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.testing.parts import ScriptedLauncher
 from rollart.testing.plants import PLANTS
@@ -32,6 +32,7 @@ __all__ = [
     "ChaosRun",
     "Coverage",
     "Failure",
+    "Hunt",
     "drawn_scene",
     "hunt_seeds",
     "modelled_scene",
@@ -81,9 +82,9 @@ def scripted_scene(seed: int) -> Scene:
 
 
 def modelled_scene(seed: int) -> Scene:
-    """A small job on modelled hardware."""
+    """A small job on modelled hardware, some of it split, shared or slow."""
     job = draw_job(seed, pace=10.0, max_tokens=256)
-    world = default_world(job).world
+    world = draw_world(seed, job)
 
     def launcher(events: EventSink) -> Launcher:
         return SimLauncher(job, world, events=events)

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from rollart.cli.common import FAILED, OK
 
 if TYPE_CHECKING:
-    from rollart.chaos import ChaosRun, Coverage, Failure
+    from rollart.chaos import ChaosRun, Coverage, Failure, Hunt
 
 TELL_EVERY = 50
 """Seeds between two words of progress on a terminal."""
+TELL_ELSEWHERE = 500
+"""The same in a pipe or a log."""
+
+ENOUGH = 1000
+"""So many seeds come by each kind of fault at each step about ten times."""
+
+MOST_NAMED = 6
+"""Faults that were never felt, of which so many are named."""
 
 SHOWN = 8
 """Broken promises of one run that are printed."""
@@ -19,23 +27,25 @@ SHOWN = 8
 def hunt(seeds: Iterable[int], *, plant: str | None) -> int:
     """Hunt over seeds. 0 when every promise held; with a planted bug, when it was found.
 
-    Not when a check failed itself: what that run broke is not known.
-
     Raises:
         ConfigError: no such bug is known.
     """
     from rollart.chaos import hunt_seeds
 
-    found = hunt_seeds(_counted(seeds), plant=plant, most=1 if plant else 10)
+    found = hunt_seeds(counted(seeds), plant=plant, most=1 if plant else 10)
     for failure in found.failures:
         print(f"{_told(failure, plant)}\n")
     print(found.coverage)
-    print(_summary(found.coverage))
+    print(
+        f"{found.coverage.unfelt} more faults came when nothing met them, "
+        f"{found.coverage.missed} were to come after the run's end"
+    )
     print(
         f"{found.seeds} runs, {found.early} ended early by a fault, "
         f"{len(found.failures)} broke a promise"
     )
-    return status([failure.run for failure in found.failures], plant=plant)
+    print(_felt(found.coverage))
+    return verdict(found, plant=plant)
 
 
 def again(seed: int, *, plant: str | None) -> int:
@@ -54,6 +64,13 @@ def again(seed: int, *, plant: str | None) -> int:
     print(f"{len(run.events)} events, digest {run.digest}")
     print(_told(failure, plant) if failure is not None else "every promise held")
     return status([] if failure is None else [failure.run], plant=plant)
+
+
+def verdict(found: "Hunt", *, plant: str | None) -> int:
+    """As `status`; but without a plant, `ENOUGH` seeds are to leave no kind of fault out."""
+    if not plant and found.seeds >= ENOUGH and found.coverage.empty:
+        return FAILED
+    return status([failure.run for failure in found.failures], plant=plant)
 
 
 def status(failed: Sequence["ChaosRun"], *, plant: str | None) -> int:
@@ -78,19 +95,23 @@ def _told(failure: "Failure", plant: str | None) -> str:
     )
 
 
-def _summary(coverage: "Coverage") -> str:
+def _felt(coverage: "Coverage") -> str:
+    """Which kinds of fault were never felt at which step."""
     never = [f"{kind} at {step}" for kind, step in coverage.empty]
-    first = f"{len(never)} never felt, such as {', '.join(never[:3])}"
+    if not never:
+        return "every kind of fault was felt at every step"
+    some = ", such as " if len(never) > MOST_NAMED else ": "
     return (
-        f"{first if never else 'every fault was felt at every step'}; besides, "
-        f"{coverage.unfelt} faults came when nothing met them, {coverage.missed} were to come "
-        "after the run's end"
+        f"{len(never)} kinds of fault at a step were never felt{some}"
+        f"{', '.join(never[:MOST_NAMED])}; {ENOUGH} seeds or more should leave none out, and are a "
+        "failure if they do"
     )
 
 
-def _counted(seeds: Iterable[int]) -> Iterator[int]:
-    """The seeds, with a word of progress on a terminal."""
+def counted(seeds: Iterable[int]) -> Iterator[int]:
+    """The seeds, with a word of progress now and then."""
+    every = TELL_EVERY if sys.stderr.isatty() else TELL_ELSEWHERE
     for number, seed in enumerate(seeds):
-        if number and number % TELL_EVERY == 0 and sys.stderr.isatty():
-            print(f"{number} runs", file=sys.stderr)
+        if number and number % every == 0:
+            print(f"{number} runs", file=sys.stderr, flush=True)
         yield seed

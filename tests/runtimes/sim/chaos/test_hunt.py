@@ -3,16 +3,22 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from rollart.chaos import drawn_scene, parts_of, play_again, scripted_scene
+from rollart.chaos import drawn_scene, modelled_scene, parts_of, play_again, scripted_scene
+from rollart.cli.chaos import ENOUGH, TELL_ELSEWHERE, counted, verdict
 from rollart.cli.main import main
 from rollart.core.errors import ConfigError
 from rollart.runtimes.sim.chaos.faults import CELLS, STRIDE, Fault, FaultKind, Step, draw_faults
 from rollart.runtimes.sim.chaos.run import ChaosRun, play
-from rollart.runtimes.sim.chaos.search import hunt, play_seed, shrink
+from rollart.runtimes.sim.chaos.scene import draw_job
+from rollart.runtimes.sim.chaos.search import Coverage, Hunt, hunt, play_seed, shrink
+from rollart.runtimes.sim.chaos.worlds import draw_world
+from rollart.runtimes.sim.fitting import refuse_impossible
+from rollart.runtimes.sim.world import World
 from rollart.testing.plants import PLANTS
 
 ROUNDS = 6
@@ -112,12 +118,51 @@ def test_a_seed_that_fails_is_printed_with_how_to_see_it_again(
 def test_a_hunt_counts_each_fault_at_each_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "--seeds", "4"]) == 0
     said = capsys.readouterr().out
-    assert "never felt, such as " in said
+    assert said.splitlines()[-1].endswith("are a failure if they do")
+    assert " were never felt, such as " in said
+    assert "faults that were felt, by the step in which they came" in said
     assert "4 runs, 0 ended early by a fault, 0 broke a promise" in said
     for step in Step:
         assert step.value in said
     for kind in FaultKind:
         assert kind.value in said
+
+
+def test_many_seeds_that_leave_a_fault_out_are_a_failure() -> None:
+    full = Counter(dict.fromkeys(CELLS, 1))
+    some = Counter(dict.fromkeys(CELLS[1:], 1))
+    for felt, seeds, code in ((full, ENOUGH, 0), (some, ENOUGH, 1), (some, ENOUGH - 1, 0)):
+        found = Hunt(seeds=seeds, early=0, coverage=Coverage(felt=felt), failures=())
+        assert verdict(found, plant=None) == code
+    assert verdict(found, plant="keeps-prefixes") == 1
+
+
+def test_progress_is_told_seldom_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(counted(range(TELL_ELSEWHERE * 2 + 1))) == list(range(TELL_ELSEWHERE * 2 + 1))
+    assert capsys.readouterr().err == f"{TELL_ELSEWHERE} runs\n{TELL_ELSEWHERE * 2} runs\n"
+
+
+def test_worlds_are_not_all_plain_and_fit_their_jobs() -> None:
+    jobs = [draw_job(seed, pace=10.0, max_tokens=256) for seed in range(40)]
+    worlds = [draw_world(seed, job) for seed, job in enumerate(jobs)]
+    for job, world in zip(jobs, worlds, strict=True):
+        refuse_impossible(job, world)
+    kinds: dict[str, Callable[[World], bool]] = {
+        "split": lambda world: any(one.prefill for one in world.engines.values()),
+        "dedicated": lambda world: any(one.dedicated for one in world.rewards.values()),
+        "serverless": lambda world: any(one.serverless for one in world.rewards.values()),
+        "images": lambda world: any(one.image for one in world.domains.values()),
+        "blocking": lambda world: world.weights.mode == "blocking",
+    }
+    for name, has in kinds.items():
+        assert 8 < sum(map(has, worlds)) < 30, name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_without_a_fault_a_run_over_any_world_ends_well(seed: int) -> None:
+    run = play(modelled_scene(seed), ())
+    assert run.broken == ()
+    assert not run.ended_early
 
 
 def test_an_unknown_plant_is_refused_with_the_known_ones(

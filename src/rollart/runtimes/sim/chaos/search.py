@@ -26,7 +26,10 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class Coverage:
-    """How often a fault of each kind came at each step and was felt."""
+    """How often a fault of each kind was felt that came at each step.
+
+    It is met there, or where the next operation that it can befall takes place.
+    """
 
     felt: Counter[tuple[FaultKind, Step]]
     unfelt: int = 0
@@ -48,7 +51,8 @@ class Coverage:
 
     def __str__(self) -> str:
         wide = max(len(kind) for kind in FaultKind)
-        lines = [" " * wide + "".join(f"{step.value:>12}" for step in Step)]
+        title = "faults that were felt, by the step in which they came"
+        lines = [title, " " * wide + "".join(f"{step.value:>12}" for step in Step)]
         for kind in FaultKind:
             counts = "".join(f"{self.felt[kind, step]:>12}" for step in Step)
             lines.append(f"{kind.value:<{wide}}{counts}")
