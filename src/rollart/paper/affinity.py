@@ -27,9 +27,9 @@ HITS = (0.0, 0.5, 0.8, 0.9, 1.0)
 MIXED = {H800: 64, H20: 24}
 
 PACED_BY_TRAINING = (
-    "Training paces the run, not generation: get_batch hardly waits, and the trainer goes from a "
-    "train step over the push of its weights to the next one. So a better place for a domain "
-    "frees generating GPUs, as their busy shares show, and the step stays as long as it was."
+    "Training paces the run more than generation: the trainer goes from a train step over the push "
+    "of its weights to the next one, and both are nearly the whole step (train + push below). "
+    "So a better place for a domain frees generating GPUs, and the step stays about as long."
 )
 
 

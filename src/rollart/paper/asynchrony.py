@@ -33,6 +33,11 @@ def micro_rows(effort: Effort, fitted: Fitted | None = None) -> list[Row]:
                 f"{found.r2_batch} trajectories of {found.r2_turns} turns and "
                 f"{found.r2_answer_tokens} tokens an answer (fitted), on 16 H800"
             ),
+            why=(
+                "The paper's five numbers jump between sigma 5 and 7. Waiting for the slowest of "
+                "normal times grows smoothly, so a batch and turns that fit both ends are a little "
+                "high in the middle."
+            ),
         ),
         Row(
             id="control-sigma-0",

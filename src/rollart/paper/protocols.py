@@ -40,7 +40,9 @@ WHY = {
     "e-rollart-areal": (
         "Both are paced by training. RollArt's weights cross the slow link between two train "
         "steps, since an update comes before each; AReaL's stay within a cluster. What affinity "
-        "and background pulls save is generation's time, of which there is enough."
+        "and background pulls save is generation's time, of which there is enough. Nor is training "
+        "the only cause: where generation paces both, RollArt's 64 H800 and 32 H20 generate about "
+        "as much as AReaL's 96 H800, for a sixth less money, and not more."
     ),
     "e-rollart-sync": (
         "The same tail that Sync and One-off wait for is hidden by RollArt: with the inferred "
