@@ -204,14 +204,22 @@ async def _train(work: _Work, view: View) -> RunResult:
                 )
                 launcher = RUNTIMES[work.runtime](job, around)
                 parts.push_async_callback(launcher.close)
-                return await _assembled(work, launcher, run_id, recorder, transcripts.take, door)
+                return await _assembled(
+                    work,
+                    launcher,
+                    run_id=run_id,
+                    events=recorder,
+                    transcripts=transcripts.take,
+                    door=door,
+                )
 
             return await supervised(begin, recorder, listen=listener(work.runtime, door))
 
 
-async def _assembled(  # noqa: PLR0917
+async def _assembled(
     work: _Work,
     launcher: Launcher,
+    *,
     run_id: str,
     events: EventSink,
     transcripts: TranscriptSink,

@@ -1,4 +1,4 @@
-"""Pictures for the page: every part against its band, the prefix cache, and the bound."""
+"""Pictures for the page: every part whose band has two ends, the prefix cache, and the bound."""
 
 from collections.abc import Sequence
 from pathlib import Path

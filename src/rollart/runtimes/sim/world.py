@@ -122,8 +122,8 @@ class WeightsSection(Section):
     """How weights reach the engines.
 
     async: buckets are pushed over `push` to a store while rollout goes on, and each engine pulls
-    them over `pull` as they come. blocking: they cross `push` at the update. Either way they are
-    loaded into the GPUs over `install`.
+    them over `pull` as they come. blocking: at the update they cross `push`, then `pull`. Either
+    way they are loaded into the GPUs over `install`.
     """
 
     mode: Literal["async", "blocking"] = "async"
