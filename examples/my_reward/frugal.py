@@ -1,9 +1,9 @@
-from rollart import Trajectory, Verdict
+from rollart import TrajectoryDocument, Verdict
 
 
-def score(trajectory: Trajectory) -> Verdict:
+def score(trajectory: TrajectoryDocument) -> Verdict:
     """The right answer counts; calls and cut-off answers cost a little. May also be `async`."""
-    metrics = dict(trajectory.metrics)
+    metrics = trajectory.metrics
     if "success" not in metrics:  # no verdict is not 0: the trajectory is not trained on
         return Verdict(score=None, reason="the environment did not say whether it succeeded")
     parts = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollart.core.authoring import as_observation
+from rollart.core.scoring.declared import serverless
+from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.types import (
     Message,
     Observation,
@@ -43,6 +45,7 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "Trajectory",
+    "TrajectoryDocument",
     "Turn",
     "Verdict",
     "Worker",
@@ -51,6 +54,7 @@ __all__ = [
     "register",
     "register_serverless",
     "run",
+    "serverless",
 ]
 
 _ROLES, _DECORATORS = "rollart.data.roles", "rollart.data.decorators"

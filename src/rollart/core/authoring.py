@@ -5,7 +5,6 @@ through the `Environment` and `Reward` ports. Methods may be plain or `async`.
 """
 
 import inspect
-import math
 from collections.abc import Awaitable
 from typing import ClassVar, Literal, Protocol
 
@@ -14,7 +13,6 @@ from rollart.core.types import (
     Observation,
     StepResult,
     Task,
-    Verdict,
 )
 
 
@@ -74,24 +72,6 @@ def as_observation(value: object) -> Observation:
         f"an environment returned {type(value).__name__} as observation; "
         "return a str or a rollart Observation"
     )
-
-
-def as_verdict(value: object) -> Verdict:
-    """A verdict as a user may return it: a finite number is a score.
-
-    Raises `TypeError` for anything else, `ValueError` for NaN or infinity.
-    """
-    if isinstance(value, Verdict):
-        if value.score is not None:
-            as_verdict(value.score)
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"a reward returned {type(value).__name__}; return a float or a rollart Verdict"
-        )
-    if not math.isfinite(value):
-        raise ValueError(f"a reward returned {value}; return a finite number")
-    return Verdict(score=float(value))
 
 
 def environment_misfit(candidate: object) -> str | None:

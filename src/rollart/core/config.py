@@ -4,18 +4,45 @@ Invariant: every rule that can be checked without starting anything is checked h
 refusal names key, value, rule and a valid value. Numbers that follow from others are not asked.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from rollart.core.scoring.declared import SCHEMES
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """`module:name`, found beside the job file or among the installed packages."""
 
-RewardPath = Annotated[str, Field(pattern=r"^(local://)?[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""An import path, or `local://module:function` for a pool that scales from zero and back."""
+
+def _reward(value: object) -> object:
+    if isinstance(value, str) and not (_IS_PATH.fullmatch(value) or _IS_URL.fullmatch(value)):
+        raise ValueError(
+            f"must be module:function or a URL of {', '.join(f'{one}://' for one in SCHEMES)}; "
+            "use local://module:function"
+        )
+    return value
+
+
+def _reward_url(value: object) -> object:
+    if isinstance(value, str) and not _IS_URL.fullmatch(value):
+        raise ValueError(
+            f"must be a URL of {', '.join(f'{one}://' for one in SCHEMES)}; "
+            "use local://module:function"
+        )
+    return value
+
+
+_IS_PATH = re.compile(r"(local://)?[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_IS_URL = re.compile(rf"({'|'.join(SCHEMES)})://\S+")
+
+RewardPath = Annotated[str, BeforeValidator(_reward)]
+"""An import path, or the URL of a function: `local://module:function`, `lambda://judge`, …"""
+
+RewardUrl = Annotated[str, BeforeValidator(_reward_url)]
 
 
 MOST_ENGINES = 4096
@@ -145,12 +172,16 @@ class TrainConfig(Section):
 class DomainConfig(Section):
     """One kind of task: its environment, its reward, its limits.
 
-    `weight` is its share of the groups; `group_size` is rollout.group_size if left out.
+    `weight` is its share of the groups; `group_size` is rollout.group_size if left out. `reward` is
+    a function; `reward_url` is where else it runs, and `reward_fallback` where it runs while that
+    platform is down.
     """
 
     tag: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
     environment: ImportPath
     reward: RewardPath = "rollart.backends.rewards.episode:episode_return"
+    reward_url: RewardUrl | None = None
+    reward_fallback: RewardUrl | None = None
     options: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     weight: Annotated[float, Field(gt=0)] = 1.0
     group_size: Positive | None = None
@@ -158,6 +189,33 @@ class DomainConfig(Section):
     max_tokens: Positive = 64
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     envs_per_process: Positive = 1
+
+
+class ServerlessConfig(Section):
+    """How functions on platforms are called; `timeouts.reward_s` bounds each verdict in all.
+
+    Attributes:
+        concurrency: calls under way at once, a platform.
+        rate_per_s: calls begun a second, a platform; None leaves it to the platform's 429.
+        hedge: send a second request when the first takes longer than 95 % of those before.
+        breaker_failures: faults in a row after which a platform counts as down.
+        breaker_s: seconds until a platform that is down is tried again.
+        store: URL of a folder (`file:///…`, `s3://…`) for documents too large to send.
+        allow_hosts: hosts that rewards may be sent to (`*.example.com` for all below); None allows
+            those that the job's URLs name, and no other.
+        memory_mib: memory of a local instance that declares none.
+        idle_s: seconds after which an idle local instance ends.
+    """
+
+    concurrency: Positive = 64
+    rate_per_s: Annotated[float, Field(gt=0)] | None = None
+    hedge: bool = False
+    breaker_failures: Positive = 5
+    breaker_s: Seconds = 10.0
+    store: str | None = None
+    allow_hosts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    memory_mib: Positive | None = None
+    idle_s: Seconds = 30.0
 
 
 class TimeoutConfig(Section):
@@ -174,9 +232,14 @@ class TimeoutConfig(Section):
 
 
 class FaultConfig(Section):
-    """How much loss is borne before a domain is closed, or an engine given up."""
+    """How much loss is borne before a domain is closed, an engine given up, or the run ended.
+
+    `max_no_verdict` is the share of a domain's latest trajectories (100 of them) that may end
+    without a verdict; above it the run stops with the reasons counted. 1 bears any share.
+    """
 
     attempts: Positive = 3
+    max_no_verdict: Annotated[float, Field(gt=0, le=1)] = 0.5
     max_dead_groups: Positive = 200
     engine_restarts: Annotated[int, Field(ge=0)] = 3
 
@@ -202,6 +265,7 @@ class JobConfig(Section):
     redundancy: RedundancyConfig = RedundancyConfig()
     train: TrainConfig = TrainConfig()
     domains: Annotated[tuple[DomainConfig, ...], Field(min_length=1, strict=False)]
+    serverless: ServerlessConfig = ServerlessConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     faults: FaultConfig = FaultConfig()
     eval: EvalConfig = EvalConfig()

@@ -308,6 +308,65 @@ class DeviceReserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCalled:
+    """A serverless function was asked for one verdict.
+
+    Attributes:
+        url: that the job names; served_by: where the answer came from, which a fallback changes.
+        begin, end: loop time at which the verdict was wanted, and had or given up.
+        tries: requests sent, hedges included; waited_s: before the last of them, on limits, pauses
+            between tries and a platform that was down.
+        function_s: that the function itself took; None where no answer says so.
+        instance: that answered; cold: it was that one's first call.
+        sent_bytes: of the request; by_reference: the document went by way of the store.
+        outcome: "verdict", "no_verdict" (the function gave none) or a `FailureKind`.
+    """
+
+    trajectory: str
+    url: str
+    served_by: str
+    begin: float
+    end: float
+    tries: int = 1
+    waited_s: float = 0.0
+    function_s: float | None = None
+    instance: str = ""
+    cold: bool = False
+    sent_bytes: int = 0
+    by_reference: bool = False
+    hedged: bool = False
+    outcome: str = "verdict"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionInstance:
+    """A process of this machine was kept for a serverless function, from start to end."""
+
+    url: str
+    instance: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformDown:
+    """A platform failed too often in a row: calls wait, or go to the fallback, until it answers."""
+
+    url: str
+    reason: str
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformUp:
+    """A platform that was down answers again."""
+
+    url: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTaken:
     step: int
     groups: int
@@ -414,6 +473,10 @@ Event = (
     | PhaseEnded
     | DeviceBusy
     | DeviceReserved
+    | RewardCalled
+    | FunctionInstance
+    | PlatformDown
+    | PlatformUp
     | BatchTaken
     | StepTrained
     | LedgerClosed

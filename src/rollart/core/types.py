@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rollart.core.errors import FailureKind
 from rollart.core.identity import TrajectoryId
+from rollart.core.scoring.verdict import Verdict
 from rollart.core.tokens import (
     NO_TOKENS,
     NO_VERSIONS,
@@ -297,19 +298,6 @@ class Disposition(StrEnum):
     FAILED = "failed"
     INVALID = "invalid"
     CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A reward's answer. `score` None is "no verdict", which is not 0: it enters no statistic.
-
-    Without a score, `reason` says why in words and `failure` by kind.
-    """
-
-    score: float | None
-    components: tuple[tuple[str, float], ...] = ()
-    reason: str = ""
-    failure: FailureKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,12 @@ that a child sends can become anything but these records. Token blocks travel as
 ids, float32 log-probs) or, without content, as their length.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from rollart.core.documents import plain
 from rollart.core.errors import FailureKind
 from rollart.core.identity import Purpose, TrajectoryId
 from rollart.core.tokens import (
@@ -21,7 +22,6 @@ from rollart.core.tokens import (
 )
 from rollart.core.types import (
     Group,
-    JsonValue,
     LogprobGap,
     Message,
     Observation,
@@ -43,23 +43,6 @@ from rollart.core.types import (
 
 Packed = Any
 """Numbers, text, bytes, and lists or maps of them: what msgpack can express."""
-
-
-def plain(value: JsonValue) -> Packed:
-    """A JSON value in plain lists and dicts, whatever mappings and sequences it was made of.
-
-    Raises `TypeError` naming the type of a value that JSON cannot express.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [plain(item) for item in value]
-    raise TypeError(
-        f"{type(value).__name__} is no JSON value; use None, bool, int, float, str, "
-        "lists and dicts of them"
-    )
 
 
 def pack_task(task: Task) -> Packed:
@@ -156,16 +139,18 @@ def _unpack_named_numbers(packed: Packed) -> tuple[tuple[str, float], ...]:
 def pack_verdict(verdict: Verdict) -> Packed:
     score = None if verdict.score is None else float(verdict.score)
     failure = None if verdict.failure is None else verdict.failure.value
-    return (score, _pack_named_numbers(verdict.components), verdict.reason, failure)
+    parts = _pack_named_numbers(verdict.components)
+    return (score, parts, verdict.reason, failure, tuple(map(float, verdict.turns)))
 
 
 def unpack_verdict(packed: Packed) -> Verdict:
-    score, components, reason, failure = packed
+    score, components, reason, failure, turns = packed
     return Verdict(
         score=score,
         components=_unpack_named_numbers(components),
         reason=reason,
         failure=None if failure is None else FailureKind(failure),
+        turns=tuple(turns),
     )
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from rollart.core.authoring import as_verdict
 from rollart.core.errors import FailureKind
+from rollart.core.scoring.document import TrajectoryDocument
+from rollart.core.scoring.verdict import as_verdict
 from rollart.data.decorators import declared_by
 from rollart.process.serve import ChildPort
-from rollart.runtimes.local.codec import Packed, pack_verdict, unpack_trajectory
+from rollart.runtimes.local.codec import Packed, pack_verdict
 from rollart.runtimes.local.function_host import tell
 from rollart.runtimes.local.reward_asks import Asks, CallFailed
 from rollart.runtimes.local.user_code import Caller, describe, load, show_prints_at_once
@@ -61,7 +62,7 @@ def scorer(found: Any, asks: Asks, *, worker: str, hardware: str) -> Callable[..
 def judge(function: Callable[..., Any], caller: Caller, packed: Packed) -> Packed:
     """Score one packed trajectory; never raises for what user code does."""
     try:
-        verdict = as_verdict(caller.call(function, unpack_trajectory(packed)))
+        verdict = as_verdict(caller.call(function, TrajectoryDocument.from_json(packed)))
         return (True, pack_verdict(verdict))
     except CallFailed as failed:
         kind = FailureKind.REWARD_TIMEOUT if failed.overran else FailureKind.REWARD_ERROR

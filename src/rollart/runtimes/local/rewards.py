@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+from rollart.core.documents import document_of
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import ChannelFull, FrameTooLarge, ProcessError
-from rollart.runtimes.local.codec import Packed, pack_trajectory, unpack_verdict
+from rollart.runtimes.local.codec import Packed, unpack_verdict
 from rollart.runtimes.local.lane import Job, Lane, LaneLost
 from rollart.runtimes.local.lane_pool import MOST_CHILDREN, LanePool
 from rollart.runtimes.local.remote import in_a_line
@@ -62,7 +63,7 @@ class LocalReward:
 
     async def score(self, trajectory: Trajectory) -> Verdict:
         """The user's verdict, or none with the reason."""
-        packed = pack_trajectory(trajectory, tokens=False)
+        packed = document_of(trajectory).to_json()
         reason = ""
         for _ in range(LOSSES_BORNE):
             try:

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from rollart.core.authoring import as_verdict
 from rollart.core.errors import ConfigError, FailureKind, RollartError
+from rollart.core.scoring.verdict import as_verdict
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import ProcessError

@@ -1,20 +1,16 @@
 """Arguments and results of users' functions, on their way between processes.
 
-Invariant: a value arrives as what it was: a trajectory (without its tokens), a verdict, or plain
-JSON with bytes; anything else is refused by name. Nothing is pickled.
+Invariant: a value arrives as what it was: a trajectory as its document, a verdict, or plain JSON
+with bytes; anything else is refused by name. Nothing is pickled.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollart.core.documents import document_of
+from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.types import Trajectory, Verdict
-from rollart.runtimes.local.codec import (
-    Packed,
-    pack_trajectory,
-    pack_verdict,
-    unpack_trajectory,
-    unpack_verdict,
-)
+from rollart.runtimes.local.codec import Packed, pack_verdict, unpack_verdict
 
 _PLAIN, _TRAJECTORY, _VERDICT, _LIST, _TABLE = range(5)
 
@@ -48,8 +44,9 @@ def pack_value(value: object, *, _depth: int = 0) -> Packed:
             return (_PLAIN, str.__str__(value))  # str() of an enumeration is its name
         case bytes():
             return (_PLAIN, bytes(value))
-        case Trajectory():
-            return (_TRAJECTORY, pack_trajectory(value, tokens=False))
+        case Trajectory() | TrajectoryDocument():
+            document = value if isinstance(value, TrajectoryDocument) else document_of(value)
+            return (_TRAJECTORY, document.to_json())
         case Verdict():
             return (_VERDICT, pack_verdict(value))
         case Mapping():
@@ -79,7 +76,7 @@ def unpack_value(packed: Packed) -> Any:
     """What was packed; sequences come out as lists."""
     kind, value = packed
     if kind == _TRAJECTORY:
-        return unpack_trajectory(value)
+        return TrajectoryDocument.from_json(value)
     if kind == _VERDICT:
         return unpack_verdict(value)
     if kind == _LIST:

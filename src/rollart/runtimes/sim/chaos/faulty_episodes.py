@@ -8,10 +8,10 @@ import asyncio
 import math
 from dataclasses import replace
 
-from rollart.core.authoring import as_verdict
 from rollart.core.errors import EnvironmentFailed, FailureKind
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import Environment, Environments, Reward
+from rollart.core.scoring.verdict import as_verdict
 from rollart.core.types import Message, Observation, StepResult, Task, Trajectory, Verdict
 from rollart.runtimes.sim.chaos.driver import FaultDriver
 from rollart.runtimes.sim.chaos.faults import FaultKind

@@ -1,0 +1,117 @@
+"""`@serverless`: what a reward function declares about where and how it runs.
+
+Invariant: the decorator tags and never wraps; bad arguments are refused where they stand.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rollart.core.errors import ConfigError
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+SCHEMES = ("local", "http", "https", "fc", "lambda", "serve")
+"""Platforms, by the scheme of a URL."""
+
+_MARK = "_rollart_serverless"
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
+_MEMORY = re.compile(r"(\d+)\s*(MB|GB)")
+_MIB = {"MB": 1, "GB": 1024}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerlessSettings:
+    """How one function wants to be run; None leaves it to the platform.
+
+    Attributes:
+        url: where, such as ``lambda://judge?region=eu-west-1``; None is the job's own pool.
+        timeout_s: seconds one call may take.
+        memory_mib: memory of one instance.
+        concurrency: instances at most.
+        network: whether it may reach the network; of `local` and of its children it is enforced.
+    """
+
+    url: str | None = None
+    timeout_s: float | None = None
+    memory_mib: int | None = None
+    concurrency: int | None = None
+    network: bool = False
+
+
+NO_SETTINGS = ServerlessSettings()
+
+
+def serverless(
+    url: str | None = None,
+    *,
+    timeout: float | None = None,
+    memory: int | str | None = None,
+    concurrency: int | None = None,
+    network: bool = False,
+) -> Callable[[Function], Function]:
+    """Declare a reward function ``score(trajectory) -> float | Verdict`` to run serverless.
+
+    Args:
+        url: ``local://module:function``, ``http(s)://…``, ``fc://…``, ``lambda://…`` or
+            ``serve://…``; left out, it runs in the job's own pool of processes. A job's
+            ``reward_url`` is used instead of it.
+        timeout: seconds that one call may take.
+        memory: of one instance, such as ``"512MB"``; a number is MiB.
+        concurrency: instances at most.
+        network: whether it may reach the network where this project runs it.
+
+    Raises:
+        ConfigError: at import, naming argument, value and a valid one.
+    """
+    where = "serverless"
+    if url is not None:
+        found = _URL.fullmatch(url) if isinstance(url, str) else None
+        if found is None or found[1] not in SCHEMES:
+            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise ConfigError(f"{where}(url={url!r}): no platform has this URL; use one of {known}")
+    if timeout is not None and not _positive(timeout):
+        raise ConfigError(f"{where}(timeout={timeout!r}): must be seconds above 0; use timeout=10")
+    if concurrency is not None and not (_positive(concurrency) and isinstance(concurrency, int)):
+        raise ConfigError(
+            f"{where}(concurrency={concurrency!r}): must be a whole number above 0; use "
+            "concurrency=8"
+        )
+    settings = ServerlessSettings(
+        url=url,
+        timeout_s=None if timeout is None else float(timeout),
+        memory_mib=None if memory is None else _mebibytes(memory),
+        concurrency=concurrency,
+        network=bool(network),
+    )
+
+    def tag(function: Function) -> Function:
+        if not callable(function) or isinstance(function, type):
+            raise ConfigError(
+                f"@{where} stands on {function!r}, which is no function; put it right above `def` "
+                "or `async def` of a function of one trajectory"
+            )
+        setattr(function, _MARK, settings)
+        return function
+
+    return tag
+
+
+def declared_settings(function: object) -> ServerlessSettings:
+    """What a function declares; nothing by default."""
+    return getattr(function, _MARK, NO_SETTINGS)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _mebibytes(memory: object) -> int:
+    if isinstance(memory, str) and (found := _MEMORY.fullmatch(memory.strip())):
+        memory = int(found[1]) * _MIB[found[2]]
+    if isinstance(memory, int) and _positive(memory):
+        return memory
+    raise ConfigError(
+        f'serverless(memory={memory!r}): must be MiB or such as "512MB"; use memory="512MB"'
+    )

@@ -1,0 +1,177 @@
+"""Requests and answers between a run and a function on a platform: JSON, versioned.
+
+Invariant: an answer holds a verdict or an error and never both; what a platform says about it (a
+status, a header) cannot turn an error into a verdict. NaN and infinities are no JSON here.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from rollart.core.scoring.verdict import Verdict, verdict_from_json, verdict_to_json
+
+WIRE_VERSION = 1
+CONTENT_TYPE = "application/json"
+
+
+class Garbled(ValueError):
+    """Bytes that are no request or answer of this wire; the message says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A trajectory document too large to send, in a store that both sides reach."""
+
+    url: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A call of a function. With neither trajectory nor reference it asks for its health.
+
+    Attributes:
+        key: identity of the trajectory and version of the reward; calls of one key are one.
+        seconds: that the caller waits from now on.
+        trajectory: the document, as JSON.
+    """
+
+    key: str = ""
+    seconds: float = 0.0
+    trajectory: Mapping[str, Any] | None = None
+    reference: Reference | None = None
+
+    @property
+    def is_health(self) -> bool:
+        """Whether it only asks which function lives here."""
+        return self.trajectory is None and self.reference is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a function says.
+
+    Attributes:
+        verdict: None for the answer to a health call, and beside an error.
+        error: type and message of what the function raised, or of what it returned wrongly.
+        function: its import path; version: the hash of its sources (see `sources`).
+        instance: names the process that answered; cold: it was that one's first call.
+        seconds: that the function itself took.
+    """
+
+    key: str
+    function: str
+    version: str
+    instance: str
+    cold: bool = False
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+    error: str = ""
+
+
+def encode_request(request: Request) -> bytes:
+    """Raises `TypeError` or `ValueError` where the task's payload is no JSON."""
+    plain: dict[str, Any] = {"rollart": WIRE_VERSION, "key": request.key}
+    if request.is_health:
+        plain["health"] = True
+    else:
+        plain["seconds"] = request.seconds
+    if request.trajectory is not None:
+        plain["trajectory"] = request.trajectory
+    if request.reference is not None:
+        where = request.reference
+        plain["reference"] = {"url": where.url, "size": where.size, "sha256": where.sha256}
+    return _dumped(plain)
+
+
+def decode_request(body: bytes | str) -> Request:
+    """Raises `Garbled`."""
+    table = _loaded(body, "request")
+    found: Reference | None = None
+    where = table.get("reference")
+    if where is not None:
+        try:
+            found = Reference(
+                url=str(where["url"]), size=int(where["size"]), sha256=str(where["sha256"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Garbled(f"a request with a damaged reference: {error!r}") from error
+    request = Request(
+        key=str(table.get("key", "")),
+        seconds=float(table.get("seconds", 0.0)),
+        trajectory=table.get("trajectory"),
+        reference=found,
+    )
+    if request.is_health and not table.get("health"):
+        raise Garbled("a request without trajectory, reference or health")
+    return request
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """An answer of finite numbers; see `as_verdict`."""
+    plain: dict[str, Any] = {
+        "rollart": WIRE_VERSION,
+        "key": answer.key,
+        "function": answer.function,
+        "version": answer.version,
+        "instance": answer.instance,
+        "cold": answer.cold,
+        "seconds": answer.seconds,
+    }
+    if answer.error:
+        plain["error"] = answer.error
+    elif answer.verdict is not None:
+        plain["verdict"] = verdict_to_json(answer.verdict)
+    return _dumped(plain)
+
+
+def decode_answer(body: bytes | str) -> Answer:
+    """Raises `Garbled`; an answer with a verdict that is none has an error instead."""
+    table = _loaded(body, "answer")
+    verdict: Verdict | None = None
+    error = str(table.get("error") or "")
+    if not error and "verdict" in table:
+        try:
+            verdict = verdict_from_json(table["verdict"])
+        except (TypeError, ValueError) as wrong:
+            error = str(wrong)
+    try:
+        return Answer(
+            key=str(table.get("key", "")),
+            function=str(table.get("function", "")),
+            version=str(table.get("version", "")),
+            instance=str(table.get("instance", "")),
+            cold=bool(table.get("cold", False)),
+            seconds=float(table.get("seconds", 0.0)),
+            verdict=verdict,
+            error=error,
+        )
+    except (TypeError, ValueError) as wrong:
+        raise Garbled(f"an answer with {wrong}") from wrong
+
+
+def _dumped(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", errors="surrogatepass"
+    )
+
+
+def _loaded(body: bytes | str, what: str) -> Mapping[str, Any]:
+    try:
+        text = body if isinstance(body, str) else body.decode("utf-8", errors="surrogatepass")
+        table = json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        shown = body[:80]
+        raise Garbled(f"{what} is no JSON ({error}): {shown!r}") from error
+    if not isinstance(table, Mapping) or cast("Mapping[str, Any]", table).get("rollart") != 1:
+        raise Garbled(
+            f"{what} is not of this wire, version {WIRE_VERSION}: {body[:80]!r}; is another "
+            "function deployed there?"
+        )
+    return cast("Mapping[str, Any]", table)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
