@@ -59,6 +59,36 @@ def test_a_hole_ends_the_episode_without_reward() -> None:
     assert dict(last.metrics)["success"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("actions", "made"),
+    [
+        (("right", "down"), 1 - 5 / 6),  # the start lies 6 moves from the goal, 01 lies 5
+        (("down", "down", "down"), 1 - 4 / 6),
+        (("down", "down", "right", "right", "right"), 1 - 2 / 6),
+    ],
+)
+def test_who_fails_is_paid_for_the_way_that_the_last_safe_cell_has_made(
+    actions: tuple[str, ...], made: float
+) -> None:
+    lake = FrozenLake(progress=0.3)
+    lake.reset(task(), seed=1)
+    last = play(lake, *actions)
+    assert last.done
+    assert last.reward == pytest.approx(0.3 * made)
+
+
+def test_out_of_steps_the_way_made_is_that_of_the_cell_it_stands_on() -> None:
+    lake = FrozenLake(progress=0.3, max_steps=2)
+    lake.reset(task(), seed=1)
+    assert play(lake, "down", "down").reward == pytest.approx(0.3 * 2 / 6)
+
+
+def test_failing_is_never_paid_as_much_as_the_latest_success() -> None:
+    with pytest.raises(ValueError, match=r"progress = 0.6: 0, or above 0 and below the 0.6"):
+        FrozenLake(progress=0.6)
+    FrozenLake(max_steps=100)
+
+
 @pytest.mark.parametrize("answer", ["jump", "", "left left", "left down", "<|end|>"])
 def test_an_answer_that_is_not_one_action_ends_the_episode_at_a_price(answer: str) -> None:
     lake = FrozenLake(invalid_reward=-0.5)

@@ -13,6 +13,7 @@ from rollart.backends.envs.frozen_lake_maps import (
     FROZEN_PROBABILITY,
     MOVES,
     SIZE,
+    distances,
     heldout_maps,
     neighbour,
     rows_of,
@@ -37,8 +38,10 @@ class FrozenLake:
     edge). The agent answers with one word: left, down, right or up.
 
     Each turn's reward is 0 except the last one's: at the goal 1 - ``step_cost`` * steps taken,
-    ``invalid_reward`` for any answer that is not exactly one action (which ends the episode), 0 in
-    a hole or after ``max_steps``. Metrics: ``success``, ``steps``, ``invalid``.
+    ``invalid_reward`` for any answer that is not exactly one action (which ends the episode); in a
+    hole or after ``max_steps``, ``progress`` times the share of the way from start to goal that the
+    last safe cell has made, so that members of a group who all fail still differ by who came
+    further, and who strayed into a dead end. Metrics: ``success``, ``steps``, ``invalid``.
     """
 
     replayable: ClassVar[bool] = True
@@ -50,20 +53,30 @@ class FrozenLake:
         max_steps: int = 20,
         step_cost: float = 0.02,
         invalid_reward: float = -0.5,
+        progress: float = 0.0,
     ) -> None:
         """Take the domain's options; ``frozen`` only shapes which maps are drawn.
 
-        Raises ValueError for a probability outside (0, 1] or an episode without steps.
+        Raises ValueError for a probability outside (0, 1], an episode without steps, or a progress
+        that would pay as much as the latest success.
         """
         if not 0 < frozen <= 1:
             raise ValueError(f"frozen = {frozen}: a probability in (0, 1], for example 0.7")
         if max_steps < 1:
             raise ValueError(f"max_steps = {max_steps}: at least 1, for example 20")
+        latest = 1.0 - step_cost * max_steps
+        if progress and not 0 < progress < latest:
+            raise ValueError(
+                f"progress = {progress}: 0, or above 0 and below the {latest:g} that a success after "
+                f"max_steps = {max_steps} is worth, for example {max(latest / 2, 0):g}"
+            )
         self._max_steps = max_steps
+        self._progress = progress
         self._step_cost = step_cost
         self._invalid_reward = invalid_reward
         self._lake = ""
         self._rows: list[str] = []
+        self._to_goal: dict[tuple[int, int], int] = {}
         self._env: gymnasium.Env | None = None
         self._cell = (0, 0)
         self._steps = 0
@@ -83,7 +96,7 @@ class FrozenLake:
             # Building costs 0.25 ms, a reset 0.02 ms: keep the environment while the map stays.
             self.close()
             self._env = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False).unwrapped
-            self._lake, self._rows = str(lake), rows
+            self._lake, self._rows, self._to_goal = str(lake), rows, distances(rows)
         state, _ = self._env.reset(seed=seed)
         self._cell = divmod(int(state), SIZE)
         self._steps = 0
@@ -96,13 +109,15 @@ class FrozenLake:
         self._steps += 1
         word = action.strip()
         if word not in MOVES:
-            return self._result(reward=self._invalid_reward, done=True, invalid=True)
+            return self._result(reward=self._invalid_reward, invalid=True)
         state, goal_reward, ended, _, _ = self._env.step(ACTIONS.index(word))
-        self._cell = divmod(int(state), SIZE)
+        before, self._cell = self._cell, divmod(int(state), SIZE)
         if float(goal_reward) > 0:
             reward = 1.0 - self._step_cost * self._steps
-            return self._result(reward=reward, done=True, success=True)
-        return self._result(reward=0.0, done=ended or self._steps >= self._max_steps)
+            return self._result(reward=reward, success=True)
+        if not ended and self._steps < self._max_steps:
+            return self._result(reward=0.0, done=False)
+        return self._result(reward=self._progress * self._way_made(before if ended else self._cell))
 
     def close(self) -> None:
         """Let Gymnasium's environment go; another ``reset`` builds a new one."""
@@ -156,8 +171,13 @@ class FrozenLake:
             words.append(f"{action}:{self._rows[there[0]][there[1]] if there else EDGE}")
         return " ".join(words)
 
+    def _way_made(self, cell: tuple[int, int]) -> float:
+        """Share of the start's distance to the goal that is behind this cell; below 0 if further."""
+        start = self._to_goal.get((0, 0))
+        return 0.0 if not start else 1.0 - self._to_goal[cell] / start
+
     def _result(
-        self, *, reward: float, done: bool, success: bool = False, invalid: bool = False
+        self, *, reward: float, done: bool = True, success: bool = False, invalid: bool = False
     ) -> StepResult:
         return StepResult(
             observation=_as_user(self._view()),

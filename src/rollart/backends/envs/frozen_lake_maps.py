@@ -9,7 +9,7 @@ hole, goal).
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 SIZE = 4
 FROZEN_PROBABILITY = 0.7
@@ -49,20 +49,23 @@ def neighbour(row: int, column: int, action: str, size: int = SIZE) -> tuple[int
     return there if 0 <= there[0] < size and 0 <= there[1] < size else None
 
 
+def distances(rows: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Moves to the goal on the shortest way without a hole, by cell; cells without one are left out."""
+    size = len(rows)
+    found = {(size - 1, size - 1): 0}
+    frontier = list(found)
+    for cell in frontier:  # it grows while it is walked: breadth first
+        for action in MOVES:
+            there = neighbour(*cell, action, size=size)
+            if there and there not in found and rows[there[0]][there[1]] != "H":
+                found[there] = found[cell] + 1
+                frontier.append(there)
+    return found
+
+
 def is_solvable(lake: str) -> bool:
     """Whether the goal can be reached from the start without touching a hole."""
-    rows = rows_of(lake)
-    frontier, seen = [(0, 0)], {(0, 0)}
-    while frontier:
-        cell = frontier.pop()
-        if rows[cell[0]][cell[1]] == "G":
-            return True
-        for action in MOVES:
-            there = neighbour(*cell, action, len(rows))
-            if there and there not in seen and rows[there[0]][there[1]] != "H":
-                seen.add(there)
-                frontier.append(there)
-    return False
+    return (0, 0) in distances(rows_of(lake))
 
 
 def is_heldout(lake: str) -> bool:
