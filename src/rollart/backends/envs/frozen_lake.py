@@ -67,8 +67,8 @@ class FrozenLake:
         latest = 1.0 - step_cost * max_steps
         if progress and not 0 < progress < latest:
             raise ValueError(
-                f"progress = {progress}: 0, or above 0 and below the {latest:g} that a success after "
-                f"max_steps = {max_steps} is worth, for example {max(latest / 2, 0):g}"
+                f"progress = {progress}: 0, or above 0 and below the {latest:g} that a success "
+                f"after max_steps = {max_steps} is worth, for example {max(latest / 2, 0):g}"
             )
         self._max_steps = max_steps
         self._progress = progress
@@ -172,7 +172,7 @@ class FrozenLake:
         return " ".join(words)
 
     def _way_made(self, cell: tuple[int, int]) -> float:
-        """Share of the start's distance to the goal that is behind this cell; below 0 if further."""
+        """Share of the start's distance to the goal that is behind this cell; may be below 0."""
         start = self._to_goal.get((0, 0))
         return 0.0 if not start else 1.0 - self._to_goal[cell] / start
 

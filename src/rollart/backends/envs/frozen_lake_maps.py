@@ -50,7 +50,7 @@ def neighbour(row: int, column: int, action: str, size: int = SIZE) -> tuple[int
 
 
 def distances(rows: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Moves to the goal on the shortest way without a hole, by cell; cells without one are left out."""
+    """Moves to the goal on the shortest way without a hole, by cell; only cells that have one."""
     size = len(rows)
     found = {(size - 1, size - 1): 0}
     frontier = list(found)
