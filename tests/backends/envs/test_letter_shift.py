@@ -43,11 +43,23 @@ def test_credit_is_the_share_of_letters_that_are_right_in_their_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "b d a c c b a", f"{ANSWER} a", ANSWER.upper(), "b d a c c b a 1", "bdaccbad"]
+    ("answer", "misplaced"),
+    [
+        ("", 1.0),
+        ("b d a c c b a", 1 / 8),
+        (f"{ANSWER} a", 1 / 9),
+        (ANSWER.upper(), 1.0),
+        ("b d a c c b a 1", 1 / 8),
+        ("b d a c c b a bc", 1 / 8),
+        ("bdaccbad", 1.0),
+    ],
 )
-def test_an_answer_of_another_form_has_a_price_however_much_of_it_is_right(answer: str) -> None:
+def test_an_answer_of_another_form_has_a_price_by_the_places_without_a_letter(
+    answer: str, misplaced: float
+) -> None:
     result = asked(invalid_reward=-0.5).step(answer)
-    assert (result.done, result.reward) == (True, -0.5)
+    assert result.done
+    assert result.reward == pytest.approx(-0.5 * misplaced)
     assert dict(result.metrics) == {"success": 0.0, "exact": 0.0, "invalid": 1.0}
 
 

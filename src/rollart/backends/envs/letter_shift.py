@@ -23,8 +23,9 @@ class LetterShift:
     ``A C D B`` is answered by ``b d a c``: after the last letter comes the first. A valid answer
     has as many letters as the message, 8 if not told otherwise, and nothing else.
 
-    The reward is the share of letters that are right in their place, ``invalid_reward`` for an
-    answer that is not valid. Metrics: ``success`` is the same share (0 if invalid), ``exact`` is 1
+    The reward is the share of letters that are right in their place; for an answer that is not
+    valid, ``invalid_reward`` times the share of places without a letter, so that a policy that has
+    lost the form of an answer is led back to it. Metrics: ``success`` is the same share (0 if invalid), ``exact`` is 1
     where every letter is right, ``invalid``. No fixed answer can expect more than chance, 1 in 4,
     and the message itself copied scores 0.
     """
@@ -60,11 +61,11 @@ class LetterShift:
         if not self._answer:
             raise RuntimeError("step before reset: reset the environment with a task first")
         given = action.split()
-        valid = len(given) == len(self._answer) and all(word in LETTERS for word in given)
+        valid = len(given) == len(self._answer) and set(given) <= set(LETTERS)
         share = right_share("".join(given), self._answer) if valid else 0.0
         return StepResult(
             observation=_as_user(" ".join(self._answer)),
-            reward=share if valid else self._invalid_reward,
+            reward=share if valid else self._invalid_reward * misplaced(given, len(self._answer)),
             done=True,
             metrics=(
                 ("success", share),
@@ -162,3 +163,9 @@ def _mean_share(given: Sequence[str], answers: Sequence[str]) -> float:
 
 def _as_user(text: str) -> Observation:
     return Observation(messages=(Message(role="user", content=text),))
+
+
+def misplaced(given: Sequence[str], length: int) -> float:
+    """Share of places, wanted or given, that do not hold a letter; above 0 for an invalid answer."""
+    places = max(len(given), length)
+    return 1.0 - sum(word in set(LETTERS) for word in given[:length]) / places
