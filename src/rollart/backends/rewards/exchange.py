@@ -1,0 +1,151 @@
+"""One POST over HTTP by httpx2, for platforms that are reached so.
+
+Invariant: no redirect is followed, no answer above `LARGEST_ANSWER` is read, no address that
+`addresses` forbids is sent to, whatever a name resolves to. Deadlines are the caller's
+(`UnderWay`): one for the whole exchange, which trickling bytes do not extend.
+
+Calls to this machine use no proxy; others use the environment's (HTTPS_PROXY, NO_PROXY).
+"""
+
+import ipaddress
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+
+from rollart.backends.rewards.addresses import inside, is_loopback, named, never
+from rollart.backends.rewards.platform import Fault, PlatformFault
+
+LARGEST_ANSWER = 8_000_000
+"""Bytes of an answer at most; a verdict takes a few hundred."""
+
+KEEPALIVE_S = 60.0  # an idle connection is closed after so long; servers often close it sooner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Exchange:
+    """A pool of connections to one host.
+
+    Args:
+        url: any of the host's.
+        shown: the function, in messages.
+        connections: at most.
+        allow_hosts: see `addresses.named`; an address of a private network needs an exact name.
+    """
+
+    def __init__(
+        self, url: str, *, shown: str, connections: int, allow_hosts: Sequence[str] | None
+    ) -> None:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").lower()
+        self._shown = shown
+        self._proxy = None if is_loopback(host) else _proxy(parts.scheme, host)
+        self._inside_allowed = self._proxy is not None or named(host, allow_hosts)
+        self._client = httpx2.AsyncClient(
+            trust_env=False,  # neither .netrc nor a proxy of which we would not know
+            proxy=self._proxy,
+            verify=_trust(parts.scheme),
+            follow_redirects=False,
+            timeout=None,
+            limits=httpx2.Limits(
+                max_connections=connections,
+                max_keepalive_connections=connections,
+                keepalive_expiry=KEEPALIVE_S,
+            ),
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Send and receive once.
+
+        Raises:
+            PlatformFault: `UNAVAILABLE` without a connection, `CRASHED` for one that is lost when
+                the request was sent, `REFUSED` for a forbidden address, `GARBLED` for an answer
+                that is too large.
+        """
+        request = self._client.build_request(
+            "POST",
+            url,
+            content=body,
+            headers={"accept-encoding": "identity", **headers},
+            extensions={"trace": self._check_peer},
+        )
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                content = await self._read(response)
+            finally:
+                await response.aclose()
+        except (httpx2.ReadError, httpx2.RemoteProtocolError) as error:
+            raise PlatformFault(
+                Fault.CRASHED, f"{self._shown}: the connection was lost in mid-call ({_of(error)})"
+            ) from error
+        except httpx2.TransportError as error:
+            raise PlatformFault(
+                Fault.UNAVAILABLE, f"{self._shown}: cannot be reached ({_of(error)})"
+            ) from error
+        return Reply(
+            status=response.status_code,
+            headers={name.lower(): value for name, value in response.headers.items()},
+            body=content,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _read(self, response: httpx2.Response) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_raw():
+            size += len(part)
+            if size > LARGEST_ANSWER:
+                raise PlatformFault(
+                    Fault.GARBLED,
+                    f"{self._shown}: its answer is larger than {LARGEST_ANSWER} bytes; a function "
+                    "answers with a verdict only",
+                )
+            parts.append(part)
+        return b"".join(parts)
+
+    async def _check_peer(self, event: str, info: Mapping[str, Any]) -> None:
+        """Look at whom we are connected to, before anything is sent."""
+        if event != "connection.connect_tcp.complete":
+            return
+        stream = info["return_value"]
+        peer = stream.get_extra_info("server_addr")
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+        if never(address) or (inside(address) and not self._inside_allowed):
+            await stream.aclose()
+            raise PlatformFault(
+                Fault.REFUSED,
+                f"{self._shown}: its name leads to {address}, an address of this machine's own "
+                "network; if that is meant, name the host itself in serverless.allow_hosts "
+                "(never possible for link-local and metadata addresses)",
+            )
+
+
+def _proxy(scheme: str, host: str) -> str | None:
+    proxies = getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    return None if not proxy or proxy_bypass(host) else proxy
+
+
+def _trust(scheme: str) -> ssl.SSLContext:
+    if scheme == "https":
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and is not used without TLS
+
+
+def _of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
