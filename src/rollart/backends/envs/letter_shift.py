@@ -25,9 +25,9 @@ class LetterShift:
 
     The reward is the share of letters that are right in their place; for an answer that is not
     valid, ``invalid_reward`` times the share of places without a letter, so that a policy that has
-    lost the form of an answer is led back to it. Metrics: ``success`` is the same share (0 if invalid), ``exact`` is 1
-    where every letter is right, ``invalid``. No fixed answer can expect more than chance, 1 in 4,
-    and the message itself copied scores 0.
+    lost the form of an answer is led back to it. Metrics: ``success`` is the same share (0 if
+    invalid), ``exact`` is 1 where every letter is right, ``invalid``. No fixed answer can expect
+    more than chance, 1 in 4, and the message itself copied scores 0.
     """
 
     replayable: ClassVar[bool] = True
@@ -166,6 +166,6 @@ def _as_user(text: str) -> Observation:
 
 
 def misplaced(given: Sequence[str], length: int) -> float:
-    """Share of places, wanted or given, that do not hold a letter; above 0 for an invalid answer."""
+    """Share of places, wanted or given, that do not hold a letter; above 0 if it is invalid."""
     places = max(len(given), length)
     return 1.0 - sum(word in set(LETTERS) for word in given[:length]) / places
