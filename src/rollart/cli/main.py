@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+from rollart.cli import rewards
 from rollart.cli.common import BAD_INPUT, EXIT_CODES, INTERRUPTED, OK, Jobs, fail
 
 
@@ -71,6 +72,10 @@ def _dispatch(chosen: argparse.Namespace, jobs: Jobs | None) -> int:
         return _chaos(chosen)
     if chosen.command == "paper":
         return _paper(chosen)
+    if chosen.command == "rewards":
+        return rewards.rewards(chosen)
+    if chosen.command == "serve":
+        return _serve(chosen)
     return _replay(chosen.run)
 
 
@@ -120,6 +125,19 @@ def _replay(run: Path) -> int:
     return code
 
 
+def _serve(chosen: argparse.Namespace) -> int:
+    from rollart.cli.serve import serve
+
+    return serve(
+        chosen.model,
+        host=chosen.host,
+        port=chosen.port,
+        name=chosen.name,
+        context=chosen.context,
+        slots=chosen.slots,
+    )
+
+
 def _paper(chosen: argparse.Namespace) -> int:
     from rollart.cli.paper import paper
 
@@ -159,6 +177,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run_commands(commands)
     _add_chaos(commands)
     _add_paper(commands)
+    rewards.add(commands)
+    _add_serve(commands)
     return parser
 
 
@@ -326,6 +346,34 @@ def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
 
 
+def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    serve = _command(
+        commands,
+        "serve",
+        "serve a model behind an OpenAI-compatible endpoint",
+        "Answers /v1/chat/completions and /v1/models until Ctrl-C, with the model's own chat\n"
+        "template; a judge for rewards, for one. For other machines to ask (--host), set\n"
+        "ROLLART_SERVE_TOKEN: clients send it as their key.",
+    )
+    serve.add_argument(
+        "model", type=Path, metavar="MODEL", help="a Hugging Face model directory: RUN/weights"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
+    serve.add_argument(
+        "--port", type=_port, default=8000, metavar="N", help="where to listen; 0 finds one (8000)"
+    )
+    serve.add_argument("--name", help="what clients call the model (its directory's name)")
+    serve.add_argument(
+        "--context",
+        type=_positive,
+        metavar="N",
+        help="tokens of a question and its answer (the model's, at most 4096)",
+    )
+    serve.add_argument(
+        "--slots", type=_positive, default=8, metavar="N", help="questions answered at once (8)"
+    )
+
+
 def _take_job(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE.toml", help="the job file")
     _take_overrides(command)
@@ -375,6 +423,13 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on; use 0")
     return int(text)
+
+
+def _port(text: str) -> int:
+    number = _number(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; use 0 to 65535")
+    return number
 
 
 def _command(

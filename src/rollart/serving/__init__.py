@@ -1,0 +1,1 @@
+"""A model behind an OpenAI-compatible endpoint, on this project's own engine."""
