@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
-from importlib.machinery import PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from rollart.core.errors import ConfigError
 
 PROJECT = "rollart"
+_INIT = "__init__.py"
 VERSION_LENGTH = 16  # hex digits: 64 bits tell versions apart, and a person can read them
 
 
@@ -48,20 +49,27 @@ def sources_of(path: str, roots: Sequence[str]) -> Sources:
     """The sources of the function at `path`.
 
     Modules under `roots` are its own, and so are those that they import from there; the module
-    itself is its own wherever it lies. The standard library is left out.
+    itself is its own wherever it lies. The standard library is left out, and so is what only a
+    type checker reads.
 
     Raises `ConfigError` naming a module that is not there, or cannot be read.
     """
     first = path.partition(":")[0]
+    folders = [Path(root).resolve() for root in roots]
     files: dict[str, Path] = {}
-    packages: set[str] = set()
-    todo, seen = [first], set[str]()
+    foreign: set[str] = set()
+    todo, seen, own = [first], set[str](), set[str]()
     while todo:
         module = todo.pop()
         if module in seen:
             continue
         seen.add(module)
-        file = _own_file(module, roots) or (_any_file(module) if module == first else None)
+        top = module.partition(".")[0]
+        file = None if top == PROJECT else _find(module, folders)
+        if file is not None:
+            own.add(top)
+        elif module == first:
+            file = _find(module, [Path(folder) for folder in sys.path])
         if file is not None:
             files[_place(module, file)] = file
             todo += [name for name in _imports(module, file) if name not in seen]
@@ -72,46 +80,43 @@ def sources_of(path: str, roots: Sequence[str]) -> Sources:
                 "give module:function with the module beside the job file"
             )
         else:
-            packages.add(module.partition(".")[0])
+            foreign.add(module)
+    # A name imported out of an own module looks like a module of it, and is no package.
+    foreign = {module for module in foreign if module.partition(".")[0] not in own}
     return Sources(
         path=path,
         files=tuple(sorted(files.items())),
-        requirements=tuple(sorted(_requirements(packages))),
+        requirements=tuple(sorted(set(_requirements(foreign)))),
     )
 
 
-def _own_file(module: str, roots: Sequence[str]) -> Path | None:
-    """A module's file under the roots."""
-    if module.partition(".")[0] == PROJECT:
-        return None
-    return _find(module, [str(Path(root).resolve()) for root in roots])
-
-
-def _any_file(module: str) -> Path | None:
-    return _find(module, sys.path)
-
-
-def _find(module: str, where: Sequence[str]) -> Path | None:
-    path: Sequence[str] | None = list(where)
-    parts = module.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), path)
-        if spec is None:
-            return None
-        if depth == len(parts) - 1:
-            found = None if spec.origin is None else Path(spec.origin)
-            return found if found is not None and found.suffix == ".py" else None
-        path = spec.submodule_search_locations
-        if path is None:
-            return None
+def _find(module: str, folders: Sequence[Path]) -> Path | None:
+    """A module's file, as an import would find it in these folders; nothing is imported."""
+    *parents, name = module.split(".")
+    for parent in parents:
+        package = next((f / parent for f in folders if (f / parent / _INIT).is_file()), None)
+        # Without an __init__.py all folders of this name are one package.
+        folders = [package] if package else [f / parent for f in folders if (f / parent).is_dir()]
+    for folder in folders:
+        for file in (folder / name / _INIT, folder / f"{name}.py"):
+            if file.is_file():
+                return file
+        for suffix in EXTENSION_SUFFIXES:
+            if (file := folder / f"{name}{suffix}").is_file() and not _is_installed(file):
+                raise ConfigError(
+                    f"{file}: compiled code cannot travel with a reward function; install it as a "
+                    "package of its own, or import Python instead"
+                )
     return None
 
 
+def _is_installed(file: Path) -> bool:
+    return any(part in {"site-packages", "dist-packages", "lib-dynload"} for part in file.parts)
+
+
 def _place(module: str, file: Path) -> str:
-    folders = module.split(".")
-    return "/".join((*folders, "__init__.py") if file.name == "__init__.py" else folders) + (
-        "" if file.name == "__init__.py" else ".py"
-    )
+    whole = module.replace(".", "/")
+    return f"{whole}/{_INIT}" if file.name == _INIT else f"{whole}.py"
 
 
 def _parents(module: str) -> Iterator[str]:
@@ -122,11 +127,11 @@ def _parents(module: str) -> Iterator[str]:
 def _imports(module: str, file: Path) -> Iterator[str]:
     """Names that a file imports anywhere in it; of ``from a import b``, both a and a.b."""
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read as Python ({error})") from error
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    package = module if file.name == _INIT else module.rpartition(".")[0]
+    for node in _walk(tree):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -134,6 +139,23 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             if base:
                 yield base
                 yield from (f"{base}.{one.name}" for one in node.names if one.name != "*")
+
+
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under ``if TYPE_CHECKING``."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            todo += node.orelse
+        else:
+            todo += ast.iter_child_nodes(node)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", "")
+    return name == "TYPE_CHECKING"
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -144,11 +166,28 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join((*kept, node.module) if node.module else kept)
 
 
-def _requirements(packages: set[str]) -> Iterator[str]:
+def _requirements(modules: set[str]) -> Iterator[str]:
+    """The distributions that these modules come from."""
     known = metadata.packages_distributions()
-    for package in packages - {PROJECT, ""} - set(sys.stdlib_module_names):
-        for distribution in known.get(package, (package,)):
+    for module in modules:
+        top = module.partition(".")[0]
+        if top in {PROJECT, ""} or top in sys.stdlib_module_names:
+            continue
+        for distribution in _providers(module, known.get(top, [top])):
             try:
                 yield f"{distribution}=={metadata.version(distribution)}"
             except metadata.PackageNotFoundError:
                 yield distribution
+
+
+def _providers(module: str, candidates: Sequence[str]) -> Sequence[str]:
+    """Of the distributions that share a top-level name, such as `google`, those with the module."""
+    if len(set(candidates)) == 1:
+        return candidates[:1]
+    whole = module.replace(".", "/")
+    places = {f"{whole}/{_INIT}", f"{whole}.py"}
+    return [
+        one
+        for one in candidates
+        if any(file.as_posix() in places for file in metadata.files(one) or ())
+    ]
