@@ -1,0 +1,367 @@
+"""One function on one platform, called: the loop over the decisions that lie beside it.
+
+Owns its platform, its fallback's caller, and the task that asks a platform that is down whether it
+lives. Invariant: a call ends by its deadline with the verdict of its own answer, or with none and
+the reason; whatever ends it, its places, its stored document and its tries are gone with it.
+
+A call waits for: a call of the same key; the platform to be up; a place at the limiter; an answer;
+the pause before another try. All of it is under the call's one deadline.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rollart.backends.rewards.calling.answers import own_answer, score_answer
+from rollart.backends.rewards.calling.breaker import Breaker
+from rollart.backends.rewards.calling.call import Call
+from rollart.backends.rewards.calling.health import KEY, check_health
+from rollart.backends.rewards.calling.hedging import Hedges
+from rollart.backends.rewards.calling.limiter import Limiter, Place
+from rollart.backends.rewards.calling.records import (
+    CallSettings,
+    Outcome,
+    PlatformState,
+    StateSink,
+)
+from rollart.backends.rewards.calling.references import References
+from rollart.backends.rewards.calling.remembered import Remembered
+from rollart.backends.rewards.calling.retries import GiveUp, try_s
+from rollart.backends.rewards.platform import DOWN, Fault, Platform, PlatformFault
+from rollart.core.errors import ConfigError, FailureKind
+from rollart.core.scoring.wire import Answer, Request, encode_request
+
+_ANSWERED = (None, FailureKind.REWARD_NO_VERDICT)  # what the function itself gave
+
+
+class Caller:
+    """Calls one function.
+
+    Args:
+        url: names it, in outcomes and messages.
+        function_version: that has to answer; None takes any.
+        limiter: of the platform (`platform.limits.name`), shared by all functions on it.
+        store: for documents above the platform's limit; shared, and closed by who made it.
+        fallback: asked while the platform is down.
+        on_state: is told when the platform goes down and when it is up again.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        *,
+        url: str,
+        function_version: str | None,
+        settings: CallSettings,
+        limiter: Limiter,
+        store: References | None,
+        fallback: "Caller | None",
+        on_state: StateSink,
+    ) -> None:
+        self.url = url
+        self.late_answers = 0  # came after their try was given up, or beside a better one
+        self._platform = platform
+        self._version = function_version
+        self._settings = settings
+        self._limiter = limiter
+        self._store = store
+        self._fallback = fallback
+        self._on_state = on_state
+        self._breaker = Breaker(settings.breaker_failures)
+        self._hedges = Hedges()
+        self._remembered = Remembered()
+        self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._down_reason = ""
+        self._probing: asyncio.Task[None] | None = None
+        self._scopes: dict[Call, asyncio.Timeout] = {}
+        self._idle = asyncio.Event()
+        self._closed = False
+
+    async def health(self, seconds: float) -> Answer:
+        """What the function says of itself. Raises `ConfigError` with the remedy."""
+        return await check_health(
+            self._ask_health, url=self.url, version=self._version, seconds=seconds
+        )
+
+    async def score(self, document: Mapping[str, Any], *, identity: str, seconds: float) -> Outcome:
+        """The verdict on a trajectory, within `seconds`; never raises for what a platform does.
+
+        Args:
+            document: a `TrajectoryDocument`, as JSON.
+            identity: of the trajectory. Calls of one identity have one verdict: they share the
+                call under way and are given what it gave, with no tries of their own.
+        """
+        loop = asyncio.get_running_loop()
+        key = f"{identity}#{self._version or ''}"
+        deadline = loop.time() + seconds
+        while not self._closed:
+            kept = self._remembered.finished(key)
+            if kept is not None:
+                return _given_again(kept)
+            leading = self._remembered.under_way(key)
+            call = Call(key, document, url=self.url, seconds=deadline - loop.time())
+            if leading is None:
+                with self._remembered.lead(key) as own:
+                    own.outcome = outcome = await self._run(call, identity)
+                    if outcome.verdict.failure in _ANSWERED:
+                        self._remembered.keep(key, outcome)
+                return outcome
+            await asyncio.wait((leading.ended,), timeout=max(call.left_s, 0.0))
+            given = leading.outcome
+            if given is not None and given.verdict.failure is not FailureKind.REWARD_TIMEOUT:
+                return _given_again(given)
+            if call.left_s <= 0:
+                return call.ran_out("another call of the same trajectory is under way")
+        return self._closes(Call(key, document, url=self.url, seconds=seconds))
+
+    async def close(self) -> None:
+        """End what is under way, each with no verdict; then let the platforms go."""
+        self._closed = True
+        now = asyncio.get_running_loop().time()
+        for scope in self._scopes.values():
+            if not scope.expired():
+                scope.reschedule(now)
+        while self._scopes:
+            self._idle.clear()
+            await self._idle.wait()
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait((self._probing,))
+        await self._platform.close()
+        if self._fallback is not None:
+            await self._fallback.close()
+
+    async def _run(self, call: Call, identity: str) -> Outcome:
+        """The call from here to its end, at the fallback if the platform is down."""
+        outcome: Outcome | None
+        try:
+            async with asyncio.timeout_at(call.deadline) as scope:
+                self._scopes[call] = scope
+                outcome = await self._until_final(call)
+        except GiveUp as end:
+            outcome = call.gave_up(end)
+        except TimeoutError:
+            outcome = self._closes(call) if self._closed else call.ran_out(self._waits_for(call))
+        finally:
+            del self._scopes[call]
+            self._idle.set()
+            if call.reference is not None and self._store is not None:
+                self._store.drop(call.reference)
+        return await self._elsewhere(call, identity) if outcome is None else outcome
+
+    async def _elsewhere(self, call: Call, identity: str) -> Outcome:
+        assert self._fallback is not None, "a call is for the fallback only where there is one"
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        outcome = await self._fallback.score(
+            call.document, identity=identity, seconds=call.deadline - began
+        )
+        return call.elsewhere(outcome, loop.time() - began)
+
+    def _closes(self, call: Call) -> Outcome:
+        return call.gave_up(GiveUp("the run has closed it", late=False))
+
+    async def _until_final(self, call: Call) -> Outcome | None:
+        """How it ended; None when it is for the fallback. Raises `GiveUp`."""
+        while True:
+            if self._breaker.is_down:
+                if self._fallback is not None:
+                    return None
+                await asyncio.wait((self._turn,))  # who came first is served first
+                continue
+            try:
+                answer = await self._try(call)
+            except PlatformFault as fault:
+                call.fault = fault
+                await asyncio.sleep(call.retries.pause_s(fault, call.left_s))
+                continue
+            if answer is not None:
+                return call.answered(answer)
+
+    async def _try(self, call: Call) -> Answer | None:
+        """The answer; None when the platform went down before anything was sent."""
+        await call.prepare(self._platform.limits, self._store)
+        pause_s = self._limiter.paused_until - asyncio.get_running_loop().time()
+        if pause_s >= call.left_s:
+            last = "" if call.fault is None else f"; the last fault: {call.fault}"
+            raise GiveUp(
+                f"the platform asks all its callers to wait {pause_s:.3g} s, and "
+                f"{max(call.left_s, 0.0):.3g} s are left{last}",
+                late=True,
+            )
+        with self._limiter.ask() as place:
+            await self._placed(place)
+            if self._breaker.is_down:
+                return None
+            began = asyncio.get_running_loop().time()
+            try:
+                return await self._send_hedged(call)
+            finally:
+                call.spent_s += asyncio.get_running_loop().time() - began
+
+    async def _placed(self, place: Place) -> None:
+        """Wait for the place; with a fallback, no longer than the platform is up."""
+        if self._fallback is None:
+            await place.granted
+        else:
+            either = (place.granted, self._turn)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _send_hedged(self, call: Call) -> Answer:
+        delay_s = self._hedges.delay_s if self._settings.hedge else None
+        if not call.tries:
+            self._hedges.began()
+        if delay_s is None or delay_s >= call.left_s or not self._hedges.left:
+            return await self._send(call)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(_caught(self._send(call)))
+            await asyncio.wait((first,), timeout=delay_s)
+            place = None if first.done() or not self._hedges.left else self._limiter.ask_now()
+            if place is None:  # a hedge is no reason for another call to wait
+                result = await first
+            else:
+                with place:
+                    self._hedges.took()
+                    call.hedged = True
+                    second = group.create_task(_caught(self._send(call)))
+                    result = await self._first_answer(first, second)
+        if isinstance(result, PlatformFault):
+            raise result
+        return result
+
+    async def _first_answer(self, first: "_Sent", second: "_Sent") -> Answer | PlatformFault:
+        """What the earlier good answer is; the other try is cancelled and gone."""
+        both = (first, second)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not any(_is_good(task) for task in both):
+            await asyncio.wait(both)
+        winner = next((task for task in both if _is_good(task)), first)
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both)
+        self.late_answers += sum(task is not winner and _is_good(task) for task in both)
+        return winner.result()
+
+    async def _send(self, call: Call) -> Answer:
+        """One try. Raises `PlatformFault`; what it says of the platform is noted."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        limit_s = self._settings.function_s
+        seconds = try_s(call.left_s, limit_s)
+        try:
+            data = await self._exchange(call.body(), call.key, seconds)
+            answer = score_answer(data, key=call.key, version=self._version)
+        except PlatformFault as fault:
+            # A try that the call's own deadline cut short says nothing about the platform.
+            whole_s = min(call.seconds / 2, limit_s or math.inf)
+            self._note(fault, full=seconds >= whole_s)
+            raise
+        except ConfigError as error:
+            self._lives()
+            raise PlatformFault(Fault.REFUSED, str(error)) from error
+        self._hedges.answered(loop.time() - began)
+        self._lives()
+        return answer
+
+    async def _ask_health(self, request: Request, seconds: float) -> bytes:
+        with self._limiter.ask() as place:
+            await place.granted
+            return await self._exchange(encode_request(request), request.key, seconds)
+
+    async def _exchange(self, body: bytes, key: str, seconds: float) -> bytes:
+        """The platform's answer. Raises `PlatformFault` or `ConfigError`, whatever it raises."""
+        try:
+            async with asyncio.timeout(seconds) as scope:
+                data = await self._platform.call(body, key=key, seconds=seconds)
+        except PlatformFault as fault:
+            if fault.retry_after_s is not None:
+                self._limiter.pause(fault.retry_after_s)
+            raise
+        except ConfigError:
+            raise
+        except TimeoutError as error:
+            raise PlatformFault(Fault.TIMEOUT, f"no answer within {seconds:.3g} s") from error
+        except Exception as error:
+            raise PlatformFault(Fault.GARBLED, f"{type(error).__name__}: {error}") from error
+        if scope.expired():
+            self.late_answers += 1
+            raise PlatformFault(Fault.TIMEOUT, f"the answer came after {seconds:.3g} s")
+        return data
+
+    def _note(self, fault: PlatformFault, *, full: bool) -> None:
+        if fault.fault not in DOWN:
+            self._lives()
+        elif (full or fault.fault is not Fault.TIMEOUT) and self._breaker.failed(
+            asyncio.get_running_loop().time()
+        ):
+            self._goes_down(fault)
+
+    def _goes_down(self, fault: PlatformFault) -> None:
+        self._down_reason = f"{fault.fault}: {fault}"
+        self._turns()
+        fallback = "" if self._fallback is None else self._fallback.url
+        self._on_state(
+            PlatformState(url=self.url, down=True, reason=self._down_reason, fallback=fallback)
+        )
+        if not self._closed and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    def _lives(self) -> None:
+        down_s = self._breaker.lives(asyncio.get_running_loop().time())
+        if down_s is not None:
+            self._turns()
+            self._on_state(PlatformState(url=self.url, down=False, down_s=down_s))
+
+    def _turns(self) -> None:
+        """The platform went down or came up: wake whoever waits for it."""
+        turned, self._turn = self._turn, asyncio.get_running_loop().create_future()
+        turned.set_result(None)
+
+    async def _probe(self) -> None:
+        """Ask a platform that is down for its health, one request at a time, until it is up."""
+        every_s, limit_s = self._settings.breaker_s, self._settings.function_s
+        seconds = every_s if limit_s is None else max(every_s, try_s(math.inf, limit_s))
+        while self._breaker.is_down:
+            await asyncio.wait((self._turn,), timeout=every_s)
+            if self._breaker.is_down:
+                await self._probe_once(seconds)
+
+    async def _probe_once(self, seconds: float) -> None:
+        try:
+            own_answer(await self._ask_health(Request(key=KEY), seconds), key=KEY)
+        except PlatformFault as fault:
+            if fault.fault in DOWN or fault.fault is Fault.GARBLED:
+                self._down_reason = f"{fault.fault}: {fault}"
+                return
+        except ConfigError:
+            pass  # it lives; the calls that go there say what is wrong
+        self._lives()
+
+    def _waits_for(self, call: Call) -> str:
+        """What a call that ran out of time waited for."""
+        if self._breaker.is_down:
+            return f"the platform is down ({self._down_reason})"
+        if not call.tries:
+            return "it waited for its place (serverless.concurrency, serverless.rate_per_s)"
+        return ""
+
+
+_Sent = asyncio.Task[Answer | PlatformFault]
+
+
+async def _caught(sending: Awaitable[Answer]) -> Answer | PlatformFault:
+    """In a group a fault must not cancel the other try."""
+    try:
+        return await sending
+    except PlatformFault as fault:
+        return fault
+
+
+def _is_good(task: _Sent) -> bool:
+    return task.done() and not task.cancelled() and isinstance(task.result(), Answer)
+
+
+def _given_again(outcome: Outcome) -> Outcome:
+    return replace(outcome, tries=0, waited_s=0.0, sent_bytes=0, hedged=False)

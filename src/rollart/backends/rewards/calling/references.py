@@ -1,0 +1,162 @@
+"""Documents too large to send: in a store that both sides reach, while their call lasts.
+
+Invariant: an object's name is the hash of its content, it is whole before anybody is told of it,
+and it is removed when the last call that needs it has ended. Files and sockets are used in threads.
+"""
+
+import asyncio
+import hashlib
+import urllib.parse
+import urllib.request
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from rollart.backends.rewards.platform import Fault, PlatformFault
+from rollart.core.errors import ConfigError
+from rollart.core.scoring.wire import Reference
+
+
+class Objects(Protocol):
+    """Where bytes lie, by URL."""
+
+    async def write(self, url: str, data: bytes) -> None: ...
+
+    async def remove(self, url: str) -> None: ...
+
+
+class _Held:
+    """An object, and how many need it."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.begun = False  # there may be something, perhaps in part
+        self.whole = False
+        self.lock = asyncio.Lock()
+
+
+class References:
+    """Documents in the folder at `store_url`.
+
+    Raises `ConfigError` for a URL that no installed package serves.
+    """
+
+    def __init__(self, store_url: str, *, objects: Objects | None = None) -> None:
+        self._store = store_url.rstrip("/")
+        self._objects = _objects_at(store_url) if objects is None else objects
+        self._held: dict[str, _Held] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def put(self, data: bytes) -> Reference:
+        """Store a document; `drop` what comes back when its call has ended.
+
+        Raises `PlatformFault` of the kind UNAVAILABLE; what was begun is removed then.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        reference = Reference(url=f"{self._store}/{digest}.json", size=len(data), sha256=digest)
+        held = self._held.setdefault(reference.url, _Held())
+        held.users += 1
+        writing = self._begin(self._write(reference.url, held, data))
+        try:
+            await asyncio.shield(writing)  # a thread cannot be cancelled
+        except asyncio.CancelledError:
+            self.drop(reference)
+            raise
+        except Exception as error:
+            self.drop(reference)
+            why = f"the store {self._store}: {type(error).__name__}: {error}"
+            raise PlatformFault(Fault.UNAVAILABLE, why) from error
+        return reference
+
+    def drop(self, reference: Reference) -> None:
+        """A call no longer needs it; never waits. `close` does."""
+        held = self._held[reference.url]
+        held.users -= 1
+        if not held.users:
+            self._begin(self._remove(reference.url, held))
+
+    async def close(self) -> None:
+        """Wait until all that was dropped is gone."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _write(self, url: str, held: _Held, data: bytes) -> None:
+        async with held.lock:
+            if not held.whole:
+                held.begun = True
+                await self._objects.write(url, data)
+                held.whole = True
+
+    async def _remove(self, url: str, held: _Held) -> None:
+        async with held.lock:
+            if held.users:
+                return
+            if held.begun:
+                held.begun = held.whole = False
+                await self._objects.remove(url)
+            if not held.users and self._held.get(url) is held:
+                del self._held[url]
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told by `put`; what cannot be removed is left to the store
+
+
+def _objects_at(url: str) -> Objects:
+    scheme = urllib.parse.urlsplit(url).scheme
+    if scheme == "file":
+        return _Files()
+    try:
+        import fsspec
+
+        fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"serverless.store = {url!r}: {error}; use file:///folder, or install what serves "
+            f"{scheme or 'such'} URLs (fsspec, and s3fs for s3://)"
+        ) from error
+    return _Remote()
+
+
+class _Files:
+    """A folder of this machine, or one that is mounted on it."""
+
+    async def write(self, url: str, data: bytes) -> None:
+        await asyncio.to_thread(self._write, _path(url), data)
+
+    async def remove(self, url: str) -> None:
+        await asyncio.to_thread(_path(url).unlink, missing_ok=True)
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+class _Remote:
+    """Whatever fsspec reaches, with credentials from the environment."""
+
+    async def write(self, url: str, data: bytes) -> None:
+        files, path = _at(url)
+        await asyncio.to_thread(files.pipe_file, path, data)
+
+    async def remove(self, url: str) -> None:
+        files, path = _at(url)
+        await asyncio.to_thread(files.rm_file, path)
+
+
+def _at(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(url)
+
+
+def _path(url: str) -> Path:
+    return Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))

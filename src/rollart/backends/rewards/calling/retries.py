@@ -1,0 +1,66 @@
+"""When a call is tried again: pure, and equal in every process for equal calls.
+
+Invariant: nothing but the deadline bounds the number of tries of what another try may mend, and
+what it may not mend is tried once.
+"""
+
+import random
+
+from rollart.backends.rewards.platform import RETRIED, Fault, PlatformFault
+from rollart.core.identity import derive_seed
+
+FIRST_S = 0.1  # bound of the first pause; it doubles with every try
+LONGEST_S = 10.0  # no bound of a pause is above
+LEAST_S = 0.01  # with less left no try is begun
+CRASHES = 2  # of one call are tried again: a third would be the function's own doing
+
+
+class GiveUp(Exception):
+    """There is no other try. `late`: only because of the deadline."""
+
+    def __init__(self, reason: str, *, late: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.late = late
+
+
+class Retries:
+    """The pauses of one call: exponential with full jitter, seeded by its key."""
+
+    def __init__(self, key: str) -> None:
+        self._random = random.Random(derive_seed("retries", key))
+        self._faults = 0
+        self._crashes = 0
+
+    def pause_s(self, fault: PlatformFault, left_s: float) -> float:
+        """Seconds until the next try, of the `left_s` that the call has left.
+
+        Raises `GiveUp`.
+        """
+        if fault.fault not in RETRIED:
+            raise GiveUp(f"{fault.fault}: {fault}", late=False)
+        self._crashes += fault.fault is Fault.CRASHED
+        if self._crashes > CRASHES:
+            raise GiveUp(f"it crashed {self._crashes} times; the last: {fault}", late=False)
+        asked_s = fault.retry_after_s or 0.0
+        room_s = left_s - asked_s
+        if room_s < LEAST_S:
+            asks = f", which asks to wait {asked_s:.3g} s" if asked_s else ""
+            raise GiveUp(
+                f"no time for another try in the {max(left_s, 0.0):.3g} s left after "
+                f"{fault.fault}{asks}: {fault}",
+                late=True,
+            )
+        bound_s = min(LONGEST_S, FIRST_S * 2.0 ** min(self._faults, 32))
+        self._faults += 1
+        jitter_s = self._random.uniform(0.0, bound_s)
+        # What jitter adds must not be what costs the call its last try.
+        return asked_s + (jitter_s if jitter_s < room_s else room_s / 2)
+
+
+def try_s(left_s: float, function_s: float | None) -> float:
+    """Seconds that one try may take, of the `left_s` that the call has left.
+
+    It is above the function's own limit, so that the function's own words arrive.
+    """
+    return left_s if function_s is None else min(left_s, function_s * 1.25 + 1.0)
