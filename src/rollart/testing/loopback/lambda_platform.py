@@ -1,0 +1,241 @@
+"""AWS Lambda on loopback: its Invoke call and its Runtime API around the real `awslambdaric`.
+
+Invariant: one process a concurrent call, each with a Runtime API of its own; what Lambda limits is
+limited here: concurrency (429), request and response (6 MB), time (the process is killed).
+It checks whose key signed a request, and not the signature.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart.testing.loopback.instances import (
+    Figures,
+    FunctionExited,
+    FunctionTimedOut,
+    InstancePool,
+    Invoked,
+    Scaling,
+    Throttled,
+)
+from rollart.testing.loopback.runtime_process import RuntimeProcess
+from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
+
+REQUEST_BYTES = 6_291_456
+RESPONSE_BYTES = 6_291_556
+ACCESS_KEY_ID = "AKIALOOPBACK"
+"""The key that a caller must sign with; the secret may be any."""
+
+_RUNTIME = "/2018-06-01/runtime/"
+_INVOKE = "/2015-03-31/functions/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LambdaFunction:
+    """What is deployed.
+
+    Attributes:
+        folder: of the package; the process runs in it, with it first on its path.
+        handler: ``module.function`` in it.
+        environment: variables that it declares.
+        python: command of the interpreter; by default this one, with its packages.
+    """
+
+    folder: Path
+    handler: str = "handler.handler"
+    name: str = "judge"
+    environment: Mapping[str, str] | None = None
+    python: Sequence[str] = (sys.executable,)
+
+
+class LambdaPlatform:
+    """One function; an async context manager. A caller that leaves ends the instance as well."""
+
+    def __init__(self, function: LambdaFunction, scaling: Scaling | None = None) -> None:
+        self._function = function
+        self._scaling = scaling or Scaling()
+        self._pool = InstancePool(self._started, self._scaling)
+        self._server = LoopbackServer(self._answer)
+
+    @property
+    def url(self) -> str:
+        """Of the endpoint, for ``lambda://name?endpoint=…``."""
+        return self._server.url
+
+    @property
+    def server(self) -> LoopbackServer:
+        """The endpoint; it may be stopped and started again."""
+        return self._server
+
+    @property
+    def instances(self) -> int:
+        """Processes that there are now."""
+        return self._pool.size
+
+    def figures(self) -> Figures:
+        """What happened up to now."""
+        return self._pool.figures()
+
+    async def __aenter__(self) -> "LambdaPlatform":
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            await self._server.stop()
+        finally:
+            await self._pool.close()
+
+    async def _started(self) -> "_LambdaInstance":
+        return await _LambdaInstance.start(self._function, self._scaling.timeout_s)
+
+    async def _answer(self, request: HttpRequest) -> HttpReply:
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
+        try:
+            invoked = await self._pool.invoke(request.body)
+        except Throttled:
+            return _error(429, "TooManyRequestsException", "Rate Exceeded.", retry_after="1")
+        except FunctionTimedOut:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            message = f"{stamp} {uuid.uuid4()} Task timed out after "
+            message += f"{self._scaling.timeout_s:.2f} seconds"
+            return _failed(json.dumps({"errorMessage": message}).encode())
+        except FunctionExited as exited:
+            told = {"errorType": "Runtime.ExitError", "errorMessage": str(exited)}
+            return _failed(json.dumps(told).encode())
+        if len(invoked.body) > RESPONSE_BYTES:
+            told = {
+                "errorType": "Function.ResponseSizeTooLarge",
+                "errorMessage": "Response payload size exceeded maximum allowed payload size "
+                f"({RESPONSE_BYTES} bytes).",
+            }
+            return _failed(json.dumps(told).encode())
+        return _failed(invoked.body) if invoked.error else _good(invoked.body)
+
+    def _refused(self, request: HttpRequest) -> HttpReply | None:
+        if f"Credential={ACCESS_KEY_ID}/" not in request.headers.get("authorization", ""):
+            return _error(
+                403,
+                "UnrecognizedClientException",
+                "The security token included in the request is invalid.",
+            )
+        if request.path != f"{_INVOKE}{self._function.name}/invocations":
+            return _error(404, "ResourceNotFoundException", f"Function not found: {request.path}")
+        if len(request.body) > REQUEST_BYTES:
+            return _error(
+                413,
+                "RequestTooLargeException",
+                f"Request must be smaller than {REQUEST_BYTES} bytes for the InvokeFunction "
+                "operation",
+            )
+        try:
+            json.loads(request.body)
+        except ValueError as error:
+            message = f"Could not parse request body into json: {error}"
+            return _error(400, "InvalidRequestContentException", message)
+        return None
+
+
+class _LambdaInstance:
+    """A process of `awslambdaric`, and the Runtime API that it asks for work."""
+
+    def __init__(self, function: LambdaFunction, timeout_s: float) -> None:
+        self._function = function
+        self._timeout_s = timeout_s
+        self._api = LoopbackServer(self._runtime_asks)
+        self._next: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        self._answers: dict[str, asyncio.Future[Invoked]] = {}
+        self._unready = ""
+        self._process: RuntimeProcess | None = None
+
+    @classmethod
+    async def start(cls, function: LambdaFunction, timeout_s: float) -> "_LambdaInstance":
+        self = cls(function, timeout_s)
+        await self._api.start()
+        environment = {
+            "AWS_EXECUTION_ENV": "AWS_Lambda_python3.11",
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512",
+            "AWS_LAMBDA_FUNCTION_NAME": function.name,
+            "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+            "AWS_LAMBDA_RUNTIME_API": self._api.address,
+            "AWS_REGION": "loopback-1",
+            "LAMBDA_TASK_ROOT": str(function.folder),
+            "PYTHONPATH": str(function.folder),
+            **(function.environment or {}),
+        }
+        command = [*function.python, "-m", "awslambdaric", function.handler]
+        log = function.folder / "runtime.log"
+        self._process = await RuntimeProcess.start(
+            command, folder=function.folder, environment=environment, log=log
+        )
+        return self
+
+    async def invoke(self, body: bytes) -> Invoked:
+        process = self._process
+        assert process is not None
+        identity = str(uuid.uuid4())
+        answer: asyncio.Future[Invoked] = asyncio.get_running_loop().create_future()
+        self._answers[identity] = answer
+        self._next.put_nowait((identity, body))
+        ended = asyncio.ensure_future(process.ended.wait())
+        try:
+            await asyncio.wait((answer, ended), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            reason = self._unready or f"Runtime exited with error: exit status {process.status}"
+            raise FunctionExited(f"RequestId: {identity} Error: {reason}")
+        finally:
+            ended.cancel()
+            del self._answers[identity]
+
+    async def stop(self) -> None:
+        if self._process is not None:
+            await self._process.stop()
+        await self._api.stop()
+
+    async def _runtime_asks(self, request: HttpRequest) -> HttpReply:
+        what = request.path.removeprefix(_RUNTIME)
+        if what == "invocation/next":
+            identity, body = await self._next.get()
+            deadline_ms = int((time.time() + self._timeout_s) * 1000)
+            headers = {
+                "Content-Type": "application/json",
+                "Lambda-Runtime-Aws-Request-Id": identity,
+                "Lambda-Runtime-Deadline-Ms": str(deadline_ms),
+                "Lambda-Runtime-Invoked-Function-Arn": "arn:aws:lambda:loopback-1:0:function:"
+                + self._function.name,
+            }
+            return HttpReply(headers=headers, body=body)
+        if what == "init/error":
+            self._unready = request.body.decode("utf-8", errors="replace")
+        else:
+            _, identity, outcome = what.split("/")
+            error = "Unhandled" if outcome == "error" else ""
+            answer = self._answers.get(identity)
+            if answer is not None and not answer.done():
+                answer.set_result(Invoked(body=request.body, error=error))
+        return HttpReply(status=202)
+
+
+def _good(body: bytes) -> HttpReply:
+    return HttpReply(headers={"X-Amz-Executed-Version": "$LATEST"}, body=body)
+
+
+def _failed(body: bytes) -> HttpReply:
+    """A function's error, which Lambda tells beside a status 200."""
+    return HttpReply(headers={"X-Amz-Function-Error": "Unhandled"}, body=body)
+
+
+def _error(status: int, kind: str, message: str, *, retry_after: str = "") -> HttpReply:
+    headers = {"x-amzn-ErrorType": kind, "Content-Type": "application/json"}
+    if retry_after:
+        headers["Retry-After"] = retry_after
+    body = json.dumps({"Type": "User", "message": message}).encode()
+    return HttpReply(status=status, headers=headers, body=body)
