@@ -1,7 +1,7 @@
 """RollArt: reinforcement-learning training of LLM agents on disaggregated hardware.
 
 Importing this package loads neither torch nor transformers; backends are imported when used, and
-the data plane when one of its names is.
+the data plane and the judge's client when one of their names is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ from rollart.core.types import (
 )
 
 if TYPE_CHECKING:
+    from rollart.core.scoring.judge import Judge, JudgeFailed
     from rollart.data.cluster import Cluster
     from rollart.data.decorators import hw_mapping, register, register_serverless
     from rollart.data.roles import ActorGen, ActorTrain, Environment, Reward, Worker
@@ -36,6 +37,8 @@ __all__ = [
     "ActorTrain",
     "Cluster",
     "Environment",
+    "Judge",
+    "JudgeFailed",
     "Message",
     "Observation",
     "ResourceManager",
@@ -58,11 +61,14 @@ __all__ = [
 ]
 
 _ROLES, _DECORATORS = "rollart.data.roles", "rollart.data.decorators"
+_JUDGE = "rollart.core.scoring.judge"
 _LAZY = {
     "ActorGen": _ROLES,
     "ActorTrain": _ROLES,
     "Cluster": "rollart.data.cluster",
     "Environment": _ROLES,
+    "Judge": _JUDGE,
+    "JudgeFailed": _JUDGE,
     "ResourceManager": "rollart.resource.manager",
     "Reward": _ROLES,
     "Worker": _ROLES,
@@ -73,7 +79,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Names of the data plane are loaded at their first use: every child imports this package."""
+    """Seldom used names are loaded at their first use: every child imports this package."""
     if name not in _LAZY:
         raise AttributeError(f"module 'rollart' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -150,9 +150,7 @@ def refusal(reply: Reply, endpoint: Endpoint, key: str) -> str:
         )
     if status in {401, 403}:  # its words may hold a part of the key
         return f"the judge at {where} refuses the key ({status}); set the right one"
-    words = _error_words(reply.body)
-    if key:
-        words = words.replace(key, "***")
+    words = _error_words(reply.body, key)
     return f"the judge at {where} answers {status}" + (f": {words}" if words else "")
 
 
@@ -211,10 +209,13 @@ def _bad_url(why: str) -> ConfigError:
     return ConfigError(f"Judge(base_url): {why}; use a URL such as http://127.0.0.1:8000/v1")
 
 
-def _error_words(body: bytes) -> str:
+def _error_words(body: bytes, key: str) -> str:
     try:
         said: Any = json.loads(body)["error"]
         said = cast("Mapping[str, Any]", said)["message"] if isinstance(said, Mapping) else said
     except (ValueError, KeyError, TypeError):
         return ""
-    return " ".join(said.split())[:_WORDS] if isinstance(said, str) else ""
+    if not isinstance(said, str):
+        return ""
+    shown = said.replace(key, "***") if key else said
+    return " ".join(shown.split())[:_WORDS]

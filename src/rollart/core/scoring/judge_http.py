@@ -79,6 +79,9 @@ def _sent(post: Post, seconds: float, watch: "_Watch") -> Reply:
             raise Unreached(
                 f"the judge at {post.endpoint.host} answers over {LARGEST} bytes", lasting=True
             )
+        length = answer.headers.get("Content-Length") or ""
+        if length.isdigit() and len(body) < int(length):  # read(n) takes a broken end for one
+            raise http.client.IncompleteRead(body, int(length) - len(body))
         return Reply(
             status=answer.status or 0,
             body=body,
