@@ -68,7 +68,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     if name.partition(".")[0] == "rollart":
         return (
             f"imports {name}, which does not travel with a reward function; use what `from rollart "
-            "import …` gives: Judge, TrajectoryDocument, Verdict, serverless"
+            "import …` gives: Judge, JudgeFailed, TrajectoryDocument, Verdict, serverless"
         )
     return (
         f"needs the module {name}, which is not here; install it, or put it into the folder that "

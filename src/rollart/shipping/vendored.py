@@ -17,11 +17,12 @@ from importlib import import_module
 _SCORING = "rollart.core.scoring"
 _EXPORTED = {
     "Judge": f"{_SCORING}.judge",
+    "JudgeFailed": f"{_SCORING}.judge",
     "TrajectoryDocument": f"{_SCORING}.document",
     "Verdict": f"{_SCORING}.verdict",
     "serverless": f"{_SCORING}.declared",
 }
-__all__ = ["Judge", "TrajectoryDocument", "Verdict", "serverless"]
+__all__ = ["Judge", "JudgeFailed", "TrajectoryDocument", "Verdict", "serverless"]
 
 
 def __getattr__(name):

@@ -7,9 +7,9 @@ imported to find out.
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -28,12 +28,17 @@ class Sources:
     Attributes:
         path: ``module:function``.
         files: where each lies in a package, and where it is now; sorted.
-        requirements: other packages that it imports, as pip names them with their versions.
+        foreign: modules of other packages that it imports.
     """
 
     path: str
     files: tuple[tuple[str, Path], ...]
-    requirements: tuple[str, ...]
+    foreign: frozenset[str]
+
+    @cached_property
+    def requirements(self) -> tuple[str, ...]:
+        """The packages of the foreign modules, as pip names them, with the versions here."""
+        return tuple(sorted(set(_requirements(self.foreign))))
 
     @cached_property
     def version(self) -> str:
@@ -82,11 +87,11 @@ def sources_of(path: str, roots: Sequence[str]) -> Sources:
         else:
             foreign.add(module)
     # A name imported out of an own module looks like a module of it, and is no package.
-    foreign = {module for module in foreign if module.partition(".")[0] not in own}
+    own |= {PROJECT, ""} | sys.stdlib_module_names
     return Sources(
         path=path,
         files=tuple(sorted(files.items())),
-        requirements=tuple(sorted(set(_requirements(foreign)))),
+        foreign=frozenset(one for one in foreign if one.partition(".")[0] not in own),
     )
 
 
@@ -166,18 +171,21 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join((*kept, node.module) if node.module else kept)
 
 
-def _requirements(modules: set[str]) -> Iterator[str]:
+def _requirements(modules: frozenset[str]) -> Iterator[str]:
     """The distributions that these modules come from."""
-    known = metadata.packages_distributions()
+    known: Mapping[str, list[str]] = _distributions() if modules else {}
     for module in modules:
         top = module.partition(".")[0]
-        if top in {PROJECT, ""} or top in sys.stdlib_module_names:
-            continue
         for distribution in _providers(module, known.get(top, [top])):
             try:
                 yield f"{distribution}=={metadata.version(distribution)}"
             except metadata.PackageNotFoundError:
                 yield distribution
+
+
+@cache  # it reads the records of all that is installed, which takes a second
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 def _providers(module: str, candidates: Sequence[str]) -> Sequence[str]:

@@ -98,9 +98,13 @@ def decode_request(body: bytes | str) -> Request:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise Garbled(f"a request with a damaged reference: {error!r}") from error
+    try:
+        seconds = float(table.get("seconds", 0.0))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Garbled(f"a request with damaged seconds: {error}") from error
     request = Request(
         key=str(table.get("key", "")),
-        seconds=float(table.get("seconds", 0.0)),
+        seconds=seconds,
         trajectory=table.get("trajectory"),
         reference=found,
     )
@@ -148,21 +152,23 @@ def decode_answer(body: bytes | str) -> Answer:
             verdict=verdict,
             error=error,
         )
-    except (TypeError, ValueError) as wrong:
+    except (TypeError, ValueError, OverflowError) as wrong:
         raise Garbled(f"an answer with {wrong}") from wrong
 
 
 def _dumped(plain: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", errors="surrogatepass"
-    )
+    text = json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a character: platforms take no such bytes, but its escape
+        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _loaded(body: bytes | str, what: str) -> Mapping[str, Any]:
     try:
-        text = body if isinstance(body, str) else body.decode("utf-8", errors="surrogatepass")
+        text = body if isinstance(body, str) else body.decode()
         table = json.loads(text, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         shown = body[:80]
         raise Garbled(f"{what} is no JSON ({error}): {shown!r}") from error
     if not isinstance(table, Mapping) or cast("Mapping[str, Any]", table).get("rollart") != 1:
