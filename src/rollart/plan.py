@@ -72,7 +72,7 @@ class JobPlan:
         lines += [
             f"  domain         {domain.tag}: groups of {job.group_size_of(domain)}, at most "
             f"{job.training_places_of(domain)} trajectories outstanding, {domain.environment}, "
-            f"reward {domain.reward}"
+            f"reward {', else '.join(domain.reward_places)}"
             for domain in job.domains
         ]
         if self.world is not None:

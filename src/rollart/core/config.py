@@ -5,12 +5,13 @@ refusal names key, value, rule and a valid value. Numbers that follow from other
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rollart.core.scoring.declared import SCHEMES
+from rollart.core.scoring.places import reward_place
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -19,30 +20,32 @@ ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 def _reward(value: object) -> object:
-    if isinstance(value, str) and not (_IS_PATH.fullmatch(value) or _IS_URL.fullmatch(value)):
+    """One rule in one sentence; a list of one is that one."""
+    is_list = isinstance(value, list | tuple)
+    places = list(cast("Sequence[object]", value)) if is_list else [value]
+    if not places or not all(isinstance(place, str) for place in places):
         raise ValueError(
-            f"must be module:function or a URL of {', '.join(f'{one}://' for one in SCHEMES)}; "
-            "use local://module:function"
+            "must be module:function, a URL, or a list of URLs, the first of which is used; use "
+            '"local://module:function"'
         )
-    return value
+    words = cast("list[str]", places)
+    if len(words) == 1 and _IS_PATH.fullmatch(words[0]):
+        return words[0]
+    for word in words:
+        if "://" not in word:
+            raise ValueError(
+                f"{word!r} must be module:function by itself, or a URL of "
+                f"{', '.join(f'{one}://' for one in SCHEMES)}; use local://module:function"
+            )
+        reward_place(word)
+    return words[0] if len(words) == 1 else tuple(words)
 
 
-def _reward_url(value: object) -> object:
-    if isinstance(value, str) and not _IS_URL.fullmatch(value):
-        raise ValueError(
-            f"must be a URL of {', '.join(f'{one}://' for one in SCHEMES)}; "
-            "use local://module:function"
-        )
-    return value
+_IS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
-
-_IS_PATH = re.compile(r"(local://)?[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_IS_URL = re.compile(rf"({'|'.join(SCHEMES)})://\S+")
-
-RewardPath = Annotated[str, BeforeValidator(_reward)]
-"""An import path, or the URL of a function: `local://module:function`, `lambda://judge`, …"""
-
-RewardUrl = Annotated[str, BeforeValidator(_reward_url)]
+RewardPlaces = Annotated[str | tuple[str, ...], BeforeValidator(_reward)]
+"""An import path, the URL of a function (`local://module:function`, `lambda://judge`, …), or a list
+of URLs: each is used while those before it are down."""
 
 
 MOST_ENGINES = 4096
@@ -173,15 +176,13 @@ class DomainConfig(Section):
     """One kind of task: its environment, its reward, its limits.
 
     `weight` is its share of the groups; `group_size` is rollout.group_size if left out. `reward` is
-    a function; `reward_url` is where else it runs, and `reward_fallback` where it runs while that
-    platform is down.
+    a function here, or a URL where one runs; of several URLs, each is for while those before are
+    down.
     """
 
     tag: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
     environment: ImportPath
-    reward: RewardPath = "rollart.backends.rewards.episode:episode_return"
-    reward_url: RewardUrl | None = None
-    reward_fallback: RewardUrl | None = None
+    reward: RewardPlaces = "rollart.backends.rewards.episode:episode_return"
     options: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     weight: Annotated[float, Field(gt=0)] = 1.0
     group_size: Positive | None = None
@@ -190,32 +191,10 @@ class DomainConfig(Section):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     envs_per_process: Positive = 1
 
-
-class ServerlessConfig(Section):
-    """How functions on platforms are called; `timeouts.reward_s` bounds each verdict in all.
-
-    Attributes:
-        concurrency: calls under way at once, a platform.
-        rate_per_s: calls begun a second, a platform; None leaves it to the platform's 429.
-        hedge: send a second request when the first takes longer than 95 % of those before.
-        breaker_failures: faults in a row after which a platform counts as down.
-        breaker_s: seconds until a platform that is down is tried again.
-        store: URL of a folder (`file:///…`, `s3://…`) for documents too large to send.
-        allow_hosts: hosts that rewards may be sent to (`*.example.com` for all below); None allows
-            those that the job's URLs name, and no other.
-        memory_mib: memory of a local instance that declares none.
-        idle_s: seconds after which an idle local instance ends.
-    """
-
-    concurrency: Positive = 64
-    rate_per_s: Annotated[float, Field(gt=0)] | None = None
-    hedge: bool = False
-    breaker_failures: Positive = 5
-    breaker_s: Seconds = 10.0
-    store: str | None = None
-    allow_hosts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    memory_mib: Positive | None = None
-    idle_s: Seconds = 30.0
+    @property
+    def reward_places(self) -> tuple[str, ...]:
+        """What `reward` names, first to last."""
+        return (self.reward,) if isinstance(self.reward, str) else self.reward
 
 
 class TimeoutConfig(Section):
@@ -265,7 +244,6 @@ class JobConfig(Section):
     redundancy: RedundancyConfig = RedundancyConfig()
     train: TrainConfig = TrainConfig()
     domains: Annotated[tuple[DomainConfig, ...], Field(min_length=1, strict=False)]
-    serverless: ServerlessConfig = ServerlessConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     faults: FaultConfig = FaultConfig()
     eval: EvalConfig = EvalConfig()

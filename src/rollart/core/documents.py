@@ -1,6 +1,7 @@
 """Trajectories as documents: what of a trajectory a reward function is given."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from rollart.core.scoring.document import (
     TaskDocument,
@@ -35,7 +36,7 @@ def document_of(trajectory: Trajectory) -> TrajectoryDocument:
     )
 
 
-def plain(value: JsonValue) -> JsonValue:
+def plain(value: object) -> JsonValue:
     """A JSON value in plain lists and dicts, whatever mappings and sequences it was made of.
 
     Raises `TypeError` naming the type of a value that JSON cannot express.
@@ -43,9 +44,10 @@ def plain(value: JsonValue) -> JsonValue:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        table = cast("Mapping[object, object]", value)
+        return {str(key): plain(item) for key, item in table.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [plain(item) for item in value]
+        return [plain(item) for item in cast("Sequence[object]", value)]
     raise TypeError(
         f"{type(value).__name__} is no JSON value; use None, bool, int, float, str, "
         "lists and dicts of them"

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from rollart.process.serve import ChildPort, Handler, Request, answering, find_handler
 
 
-def run_async_handlers(port: ChildPort, handlers: Mapping[str, Handler]) -> None:
-    """Answer requests, overlapping, until the owner stops this child; then cancel the rest."""
-    asyncio.run(_serve_async(port, handlers))
+def run_async_handlers(
+    port: ChildPort,
+    handlers: Mapping[str, Handler],
+    *,
+    close: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Answer requests, overlapping, until the owner stops this child; then cancel the rest.
+
+    Args:
+        close: awaited at the end, in the same loop, whatever became of the requests.
+    """
+    asyncio.run(_serve_and_close(port, handlers, close))
+
+
+async def _serve_and_close(
+    port: ChildPort,
+    handlers: Mapping[str, Handler],
+    close: Callable[[], Awaitable[None]] | None,
+) -> None:
+    try:
+        await _serve_async(port, handlers)
+    finally:
+        if close is not None:
+            await close()
 
 
 async def _serve_async(port: ChildPort, handlers: Mapping[str, Handler]) -> None:

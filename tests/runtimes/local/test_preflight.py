@@ -52,7 +52,7 @@ class Demanding(Judge):
     def __init__(self, size): ...
 
 class Remote(ra.Reward):
-    @ra.register_serverless("proxy", "fc://account/function")
+    @ra.register_serverless("proxy", "ftp://account/function")
     def compute_rewards(self, trajectory): ...
 
 class Dangling(ra.Reward):
@@ -194,8 +194,16 @@ def test_a_missing_directory_and_a_context_too_long_are_refused(tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("reward", ["my_code:Judge", "local://my_code:reward"])
-def test_a_reward_may_be_a_class_or_a_serverless_function(folder: Path, reward: str):
+@pytest.mark.parametrize(
+    "reward",
+    [
+        "my_code:Judge",
+        "local://my_code:reward",
+        "lambda://judge",
+        ["http://10.0.0.1/judge#my_code:reward", "local://my_code:reward"],
+    ],
+)
+def test_a_reward_may_be_a_class_or_a_serverless_function(folder: Path, reward: str | list[str]):
     preflight(job(reward=reward), python_path=(str(folder),))
 
 
@@ -205,10 +213,11 @@ def test_a_reward_may_be_a_class_or_a_serverless_function(folder: Path, reward: 
         ("my_code:NoCompute", r"has no method compute_rewards\(trajectory\)"),
         ("my_code:ComputesTwo", r"compute_rewards that does not take \(trajectory\)"),
         ("my_code:Demanding", "cannot be made without arguments: .*size"),
-        ("my_code:Remote", "'fc://account/function': fc:// is not supported yet; use local://"),
+        ("my_code:Remote", "'ftp://account/function': must be a URL of local://"),
         ("my_code:Dangling", "'local://my_code:no_such': cannot be imported: .*has no 'no_such'"),
-        ("my_code:Pathless", "has no function; use local://module:function"),
+        ("my_code:Pathless", "names a function; use local://module:function"),
         ("local://my_code:no_such", "has no 'no_such'"),
+        ("fc://judge#my_code:no_such", "has no 'no_such'"),
         ("local://my_code:two", "does not take exactly one argument"),
     ],
 )

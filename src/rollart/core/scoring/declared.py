@@ -67,13 +67,13 @@ def serverless(
     """
     where = "serverless"
     if url is not None:
-        found = _URL.fullmatch(url) if isinstance(url, str) else None
+        found = _URL.fullmatch(str(url))
         if found is None or found[1] not in SCHEMES:
             known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             raise ConfigError(f"{where}(url={url!r}): no platform has this URL; use one of {known}")
     if timeout is not None and not _positive(timeout):
         raise ConfigError(f"{where}(timeout={timeout!r}): must be seconds above 0; use timeout=10")
-    if concurrency is not None and not (_positive(concurrency) and isinstance(concurrency, int)):
+    if concurrency is not None and not (_positive(concurrency) and concurrency % 1 == 0):
         raise ConfigError(
             f"{where}(concurrency={concurrency!r}): must be a whole number above 0; use "
             "concurrency=8"

@@ -79,6 +79,11 @@ class TrajectoryDocument:
     elapsed_s: float = 0.0
     reset_s: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Prompt and sampled tokens together."""
+        return self.prompt_tokens + self.sampled_tokens
+
     def metric(self, name: str) -> float | None:
         """A metric, or None where the environment gave none of this name."""
         return self.metrics.get(name)

@@ -7,12 +7,14 @@ function that raises, or returns what is no verdict, is an error and never a sco
 import asyncio
 import hashlib
 import inspect
+import json
 import os
 import time
 import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +101,6 @@ class Handler:
     def _document(self, request: Request) -> TrajectoryDocument:
         if request.reference is None:
             return TrajectoryDocument.from_json(request.trajectory)
-        import json
-
         data = _fetched(request.reference, self._store)
         return TrajectoryDocument.from_json(json.loads(data))
 
@@ -139,7 +139,7 @@ def _read(url: str) -> bytes:
     if parts.scheme == "file":
         return Path(urllib.request.url2pathname(parts.path)).read_bytes()
     try:
-        import fsspec  # the package lists it where its store needs it
+        fsspec: Any = import_module("fsspec")  # the package lists it where its store needs it
     except ImportError as error:
         raise ValueError(
             f"{url!r} needs fsspec, which this function's package lacks; package it with "

@@ -6,7 +6,7 @@ Invariant: no verdict is not a score of 0; a score is a finite number or it is r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rollart.core.errors import FailureKind
 
@@ -36,14 +36,23 @@ def as_verdict(value: object) -> Verdict:
     """
     if not isinstance(value, Verdict):
         return Verdict(score=_finite(value))
+    given = cast("object", value.components)
+    pairs = (
+        cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else value.components
+    )
+    if not isinstance(cast("object", value.reason), str):
+        raise TypeError(f"a reward returned the reason {value.reason!r}; a reason is text")
     turns = tuple(_finite(turn) for turn in value.turns)
-    for _, part in value.components:
-        _finite(part)
-    if value.score is None and turns and not value.reason:
-        return Verdict(score=math.fsum(turns), components=value.components, turns=turns)
-    if value.score is not None:
-        _finite(value.score)
-    return value
+    score = None if value.score is None else _finite(value.score)
+    if score is None and turns and not value.reason:
+        score = math.fsum(turns)
+    return Verdict(
+        score=score,
+        components=tuple((str(name), _finite(part)) for name, part in pairs),
+        reason=value.reason,
+        failure=value.failure,
+        turns=turns,
+    )
 
 
 def verdict_to_json(verdict: Verdict) -> Mapping[str, Any]:
@@ -63,24 +72,27 @@ def verdict_from_json(given: object) -> Verdict:
     """
     if not isinstance(given, Mapping):
         return as_verdict(given)
-    table: Mapping[str, Any] = given
+    table = cast("Mapping[str, Any]", given)
     unknown = sorted(set(table) - {"score", "components", "turns", "reason"})
     if unknown:
         raise ValueError(
             f"a verdict with {', '.join(map(repr, unknown))}; it has score, components, turns and "
             "reason"
         )
-    components, turns = table.get("components") or {}, table.get("turns") or ()
+    components: object = table.get("components") or {}
+    turns: object = table.get("turns") or ()
     reason, score = table.get("reason", ""), table.get("score")
     if not isinstance(components, Mapping) or not isinstance(reason, str):
         raise TypeError("a verdict's components are an object of numbers and its reason is text")
-    if not isinstance(turns, Sequence) or isinstance(turns, str):
+    if not isinstance(turns, list | tuple):
         raise TypeError("a verdict's turns are a list of numbers")
+    parts = cast("Mapping[str, Any]", components)
+    numbers = cast("Sequence[Any]", turns)
     return as_verdict(
         Verdict(
             score=None if score is None else _finite(score),
-            components=tuple((str(name), _finite(part)) for name, part in components.items()),
-            turns=tuple(_finite(turn) for turn in turns),
+            components=tuple((str(name), _finite(part)) for name, part in parts.items()),
+            turns=tuple(map(_finite, numbers)),
             reason=reason,
         )
     )
@@ -92,7 +104,10 @@ def _finite(value: object) -> float:
         raise TypeError(
             f"a reward returned {type(value).__name__}; return a float or a rollart Verdict"
         )
-    number = float(value)  # type: ignore[arg-type]
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"a reward returned {number}; return a finite number")
     return number

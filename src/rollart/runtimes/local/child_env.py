@@ -27,6 +27,9 @@ _NAMES = frozenset(
     )
 )
 _PREFIXES = ("ROLLART_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "LC_", "CUDA_", "NVIDIA_")
+PROJECT_TOKENS = frozenset({"ROLLART_REWARD_TOKEN", "ROLLART_SERVE_TOKEN"})
+"""What the project itself signs with: no user code gets it, whatever its prefix."""
+
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -35,6 +38,6 @@ def child_environment(present: Mapping[str, str], run_id: str) -> dict[str, str]
     kept = {
         name: value
         for name, value in present.items()
-        if name in _NAMES or name.startswith(_PREFIXES)
+        if name not in PROJECT_TOKENS and (name in _NAMES or name.startswith(_PREFIXES))
     }
     return {**kept, **_ONE_THREAD, RUN_ID_VARIABLE: run_id}

@@ -4,22 +4,26 @@ Blocks in user code (it may do anything); its owner gives each question a deadli
 """
 
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollart.core.authoring import environment_misfit, reward_misfit
+from rollart.core.scoring.places import reward_place
 from rollart.data.decorators import declared_by
 from rollart.process.serve import ChildPort, serve
-from rollart.runtimes.local.serverless import OPENERS, split_url, unsupported
+from rollart.runtimes.local.reward_facts import reward_facts
 from rollart.runtimes.local.user_code import describe, load
 
 ENTRY = "rollart.runtimes.local.inspect_host:entry"
 
 
 def entry(port: ChildPort, _config: Any) -> None:
-    """Answer "environment", "reward" and "maker": a sentence that says what is wrong, or None."""
-    serve(port, {"environment": environment, "reward": reward, "maker": maker})
+    """Answer "environment", "reward" and "maker": a sentence that says what is wrong, or None.
+
+    And "facts", see `reward_facts`.
+    """
+    handlers = {"environment": environment, "reward": reward, "maker": maker, "facts": reward_facts}
+    serve(port, handlers)
 
 
 def environment(path: str, options: Mapping[str, Any], per_process: int) -> str | None:
@@ -54,9 +58,14 @@ def _making_problem(kind: Any, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def reward(path: str) -> str | None:
-    """Whether the function or `Reward` class at `path` can score a trajectory."""
-    return _problem(split_url(path)[1], _reward_problem)
+def reward(places: Sequence[str]) -> str | None:
+    """Whether the function or `Reward` class of a job's reward can score a trajectory.
+
+    Of a function that is known only where it runs nothing is said: it is asked for its health.
+    """
+    if "://" not in places[0]:
+        return _problem(places[0], _reward_problem)
+    return next((problem for url in places if (problem := _url_problem(url)) is not None), None)
 
 
 def _reward_problem(found: Any) -> str | None:
@@ -82,12 +91,12 @@ def _reward_problem(found: Any) -> str | None:
 
 
 def _url_problem(url: str) -> str | None:
-    scheme, path = split_url(url)
-    if scheme not in OPENERS:
-        return unsupported(url)
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", path):
-        return "has no function; use local://module:function"
-    return _problem(path, lambda found: None if callable(found) else "is no function")
+    """What is wrong with a URL as the place of a reward function."""
+    try:
+        place = reward_place(url)
+    except ValueError as error:
+        return str(error)
+    return _problem(place.function, reward_misfit) if place.function else None
 
 
 def maker(path: str) -> str | None:

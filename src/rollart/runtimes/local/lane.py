@@ -147,7 +147,7 @@ class Lane:
             self._lose(f"no answer within {limit:g} s; its process was killed", overran=True)
 
     def _on_answer(self, value: Packed) -> None:
-        if value[0] == ASK:
+        if not isinstance(value, bytes) and value[0] == ASK:
             on_ask = self._jobs[0].on_ask
             if on_ask is not None:
                 on_ask(value)

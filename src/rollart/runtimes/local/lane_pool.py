@@ -36,6 +36,7 @@ class LanePool:
     Args:
         name: what children are called, with a number.
         depth: quick jobs that may be queued in one child, so that it never waits for the owner.
+        on_end: takes each child that ended: its name, loop time of its start and of its end.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class LanePool:
         keep: int = 1,
         depth: int = 1,
         idle_s: float = IDLE_S,
+        on_end: Callable[[str, float, float], None] | None = None,
     ) -> None:
+        self._on_end = on_end
         self._name = name
         self._fork = fork
         self._most = most
@@ -158,8 +161,10 @@ class LanePool:
 
     async def _start_lane(self) -> None:
         self._started += 1
+        name, began = f"{self._name}-{self._started}", asyncio.get_running_loop().time()
         try:
-            lane = Lane(await self._fork(f"{self._name}-{self._started}"))
+            lane = Lane(await self._fork(name))
+            lane.child.died.add_done_callback(lambda _: self._ended(name, began))
             self._lanes.append(lane)
             self._watch_idle()
             if self._closed:  # meanwhile
@@ -169,6 +174,10 @@ class LanePool:
         finally:
             self._start = None
             self._wake_one()
+
+    def _ended(self, name: str, began: float) -> None:
+        if self._on_end is not None:
+            self._on_end(name, began, asyncio.get_running_loop().time())
 
     def _drop_lost(self) -> None:
         lost = [lane for lane in self._lanes if lane.lost is not None]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rollart.core.config import DomainConfig, JobConfig
 from rollart.core.errors import ConfigError, EngineLost, TrainerLost
 from rollart.core.events import DeviceBusy
@@ -30,15 +32,16 @@ from rollart.core.ports import (
     Trainer,
     WorkerHandle,
 )
+from rollart.core.scoring.places import reward_place
 from rollart.core.types import Task
 from rollart.data.classes import is_script
 from rollart.process.child import Child
-from rollart.process.errors import ChildStartError
+from rollart.process.errors import ChildStartError, ProcessError
 from rollart.process.spawn import spawn
 from rollart.runtimes.local import (
     engine_child,
     env_host,
-    function_host,
+    inspect_host,
     reward_host,
     task_host,
     tasks,
@@ -50,18 +53,19 @@ from rollart.runtimes.local.engine import EngineLimits, LocalEngine
 from rollart.runtimes.local.engine_child import EngineChildConfig
 from rollart.runtimes.local.env_host import EnvHostConfig
 from rollart.runtimes.local.environments import EnvironmentLimits, LocalEnvironments
+from rollart.runtimes.local.gateway import Gateway, ServerlessReward
 from rollart.runtimes.local.lane_pool import MOST_CHILDREN
 from rollart.runtimes.local.models import prepared_model
-from rollart.runtimes.local.preflight import preflight
+from rollart.runtimes.local.preflight import IMPORT_S, preflight
 from rollart.runtimes.local.remote import in_a_line
+from rollart.runtimes.local.reward_facts import RewardFacts
 from rollart.runtimes.local.reward_host import RewardHostConfig
 from rollart.runtimes.local.rewards import LocalReward
-from rollart.runtimes.local.serverless import Serverless, ServerlessReward
 from rollart.runtimes.local.task_host import TaskHostConfig
 from rollart.runtimes.local.tasks import ForkTasks
 from rollart.runtimes.local.trainer import LocalTrainer, TrainerLimits
 from rollart.runtimes.local.trainer_child import TrainerChildConfig
-from rollart.runtimes.local.warm_forks import NEVER_SILENT_S, WarmForks
+from rollart.runtimes.local.warm_forks import WarmForks
 from rollart.runtimes.local.workers import LocalWorkers
 
 if TYPE_CHECKING:
@@ -76,7 +80,7 @@ MODEL_START_S = 300.0
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ROLES = "rollart.data.cluster"
-_HOSTS = (env_host.__name__, reward_host.__name__, task_host.__name__)
+_HOSTS = (env_host.__name__, inspect_host.__name__, reward_host.__name__, task_host.__name__)
 _DESCRIPTORS_A_CHILD = 4  # socket, output, pidfd, log
 _DESCRIPTORS_BESIDE = 256
 _BATCH_LIMIT = 1 << 30  # bytes of the largest message to the trainer
@@ -114,7 +118,12 @@ class LocalLauncher:
         self._replayable: dict[str, bool] = {}
         self._heldout: dict[tuple[str, int], tuple[Task, ...]] = {}
         self._opened: list[Engine | Trainer | Environments | Reward] = []
-        self._serverless = Serverless(self._spawn_function)
+        self._gateway = Gateway(
+            children=self._env,
+            python_path=self._python_path,
+            logs=self._logs,
+            events=events,
+        )
         self._user_workers = LocalWorkers(python_path=python_path, logs=self._logs, run_id=run_id)
         self._workers: set[str] = set()
         allow_descriptors(_DESCRIPTORS_BESIDE + _DESCRIPTORS_A_CHILD * most_children(job))
@@ -200,16 +209,23 @@ class LocalLauncher:
         return environments
 
     async def reward(self, domain: str) -> Reward:
-        """The domain's scorers."""
-        path, limit_s = self._domain(domain).reward, self._job.timeouts.reward_s
-        if "://" in path:
-            return ServerlessReward(self._serverless.open(path), limit_s=limit_s)
-        config, forks = RewardHostConfig(reward=path, hardware=POOL), self._forks[domain]
+        """The domain's scorers, or its function on a platform, which is asked for its health.
+
+        Raises `ConfigError`.
+        """
+        settings, limit_s = self._domain(domain), self._job.timeouts.reward_s
+        facts = await self._reward_facts(settings)
+        for wish in facts.functions:
+            await self._gateway.open(wish)
+        if not facts.own_scorers:
+            return ServerlessReward(self._gateway, facts.functions[0].url, limit_s=limit_s)
+        forks = self._forks[domain]
+        config = RewardHostConfig(reward=settings.reward_places[0], hardware=POOL)
         reward = LocalReward(
             domain,
             lambda name: forks.fork(reward_host.ENTRY, config, name=name),
             limit_s=limit_s,
-            serverless=self._serverless,
+            gateway=self._gateway if facts.functions else None,
         )
         self._opened.append(reward)
         return reward
@@ -257,7 +273,7 @@ class LocalLauncher:
     async def close(self) -> None:
         """End every child, within seconds, and remove the weights from shared memory."""
         async with asyncio.TaskGroup() as group:
-            for part in (*self._opened, self._serverless, self._user_workers):
+            for part in (*self._opened, self._gateway, self._user_workers):
                 group.create_task(part.close())
         async with asyncio.TaskGroup() as group:
             for forks in self._forks.values():
@@ -273,7 +289,10 @@ class LocalLauncher:
         return next(domain for domain in self._job.domains if domain.tag == tag)
 
     def _domain_forks(self, domain: DomainConfig) -> WarmForks:
-        paths = [path for path in (domain.environment, domain.reward) if "://" not in path]
+        places = [
+            reward_place(url).function if "://" in url else url for url in domain.reward_places
+        ]
+        paths = [path for path in (domain.environment, *places) if path]
         named = {path.partition(":")[0] for path in paths}
         # A script is read by each child, down to where it starts a run; what it uses is warm.
         modules = [_ROLES if is_script(module) else module for module in sorted(named)]
@@ -285,6 +304,26 @@ class LocalLauncher:
             python_path=self._python_path,
             log_file=self._logs / f"{domain.tag}.log",
         )
+
+    async def _reward_facts(self, domain: DomainConfig) -> RewardFacts:
+        child = await self._forks[domain.tag].fork(
+            inspect_host.ENTRY, None, name=f"{domain.tag}-inspect"
+        )
+        try:
+            facts = await child.call(
+                "facts",
+                domain.reward_places,
+                self._python_path,
+                timeout=IMPORT_S,
+            )
+        except ProcessError as error:
+            raise ConfigError(
+                f"domains[{domain.tag}].reward = {domain.reward!r}: cannot be read: "
+                f"{in_a_line(error)}"
+            ) from error
+        finally:
+            await child.close(1.0)
+        return msgspec.convert(facts, RewardFacts)
 
     def _fork_tasks(self, domain: str) -> ForkTasks:
         settings, forks = self._domain(domain), self._forks[domain]
@@ -333,18 +372,6 @@ class LocalLauncher:
         root = weights_root(self.run_directory)
         sweep_abandoned(root)
         self._store = SharedMemoryWeightStore(root, self.run_id)
-
-    async def _spawn_function(self, path: str, name: str) -> Child:
-        return await spawn(
-            function_host.ENTRY,
-            path,
-            name=name,
-            env=self._env,
-            inherit_env=False,
-            python_path=self._python_path,
-            heartbeat_timeout=NEVER_SILENT_S,
-            log_file=self._logs / f"{name.rpartition('-')[0]}.log",
-        )
 
     async def _spawn(self, entry: str, config: object, worker: str) -> Child:
         child = await spawn(

@@ -88,7 +88,7 @@ async def _code_problems(job: JobConfig, python_path: Sequence[str]) -> list[str
         name = f"domains[{domain.tag}]"
         arguments = (domain.environment, dict(domain.options), domain.envs_per_process)
         questions.append((f"{name}.environment", "environment", arguments))
-        questions.append((f"{name}.reward", "reward", (domain.reward,)))
+        questions.append((f"{name}.reward", "reward", (domain.reward_places,)))
     problems: list[str] = []
     child: Child | None = None
     try:
@@ -97,11 +97,16 @@ async def _code_problems(job: JobConfig, python_path: Sequence[str]) -> list[str
                 child = await _inspector(python_path)
             answer = await _ask(child, method, arguments)
             if answer is not None:
-                problems.append(f"{key} = {arguments[0]!r}: {answer}")
+                problems.append(f"{key} = {_shown(arguments[0])}: {answer}")
     finally:
         if child is not None:
             await child.close(1.0)
     return problems
+
+
+def _shown(value: object) -> str:
+    """A value as the job file has it."""
+    return repr(value[0] if isinstance(value, tuple) and len(value) == 1 else value)
 
 
 async def _inspector(python_path: Sequence[str]) -> Child:

@@ -7,16 +7,17 @@ blocks here, or its event loop watches the channel while a question is open.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
 
+from rollart.core.errors import FailureKind
+from rollart.core.scoring.document import TrajectoryDocument
+from rollart.core.scoring.verdict import Verdict
 from rollart.process.serve import ChildPort, Request
-from rollart.runtimes.local.codec import Packed
+from rollart.runtimes.local.codec import Packed, unpack_verdict
 from rollart.runtimes.local.lane import ASK
-from rollart.runtimes.local.values import pack_value, unpack_value
 
 ANSWER = "answer"
-"""Name under which the owner answers: (number, ok, value or reason, overran)."""
+"""Name under which the owner answers: (number, verdict)."""
 
 
 class CallFailed(Exception):
@@ -50,11 +51,11 @@ class Asks:
             else:
                 self._take(None)
 
-    def blocking(self, url: str) -> Callable[..., Any]:
+    def blocking(self, url: str) -> Callable[[TrajectoryDocument], float | Verdict]:
         """The function at `url` as a plain callable."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            number = self._ask(url, args, kwargs)
+        def call(trajectory: TrajectoryDocument) -> float | Verdict:
+            number = self._ask(url, trajectory)
             while number not in self._answers:
                 self._take(None)
                 self._refuse_when_stopping()
@@ -62,12 +63,12 @@ class Asks:
 
         return call
 
-    def awaited(self, url: str) -> Callable[..., Any]:
+    def awaited(self, url: str) -> Callable[[TrajectoryDocument], Awaitable[float | Verdict]]:
         """The function at `url` as a coroutine function; calls may overlap."""
 
-        async def call(*args: Any, **kwargs: Any) -> Any:
+        async def call(trajectory: TrajectoryDocument) -> float | Verdict:
             loop = asyncio.get_running_loop()
-            number = self._ask(url, args, kwargs)
+            number = self._ask(url, trajectory)
             self._waiting[number] = loop.create_future()
             if len(self._waiting) == 1:
                 loop.add_reader(self._port.fileno(), self._take, 0.0)
@@ -84,10 +85,15 @@ class Asks:
 
         return call
 
-    def _ask(self, url: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    def _ask(self, url: str, trajectory: object) -> int:
+        if not isinstance(trajectory, TrajectoryDocument):
+            raise TypeError(
+                f"a serverless function was called with {type(trajectory).__name__}; give it the "
+                "trajectory that compute_rewards was given, or a changed copy of it"
+            )
         number = next(self._numbers)
         self._open.add(number)
-        self._port.event((ASK, number, url, pack_value(args), pack_value(kwargs)))
+        self._port.event((ASK, number, url, trajectory.to_json()))
         return number
 
     def _take(self, timeout: float | None) -> None:
@@ -96,19 +102,22 @@ class Asks:
             if request.method != ANSWER:
                 self._backlog.append(request)
                 continue
-            number, *outcome = request.args
+            number, verdict = request.args
             if number in self._open:  # else whoever asked has been cancelled
                 self._open.remove(number)
-                self._answers[number] = outcome
+                self._answers[number] = verdict
         for number, future in self._waiting.items():
             if (number in self._answers or self._port.stopping) and not future.done():
                 future.set_result(None)
 
-    def _value(self, number: int) -> Any:
-        ok, value, overran = self._answers.pop(number)
-        if not ok:
-            raise CallFailed(value, overran=overran)
-        return unpack_value(value)
+    def _value(self, number: int) -> float | Verdict:
+        verdict = unpack_verdict(self._answers.pop(number))
+        if verdict.failure is not None:
+            overran = verdict.failure is FailureKind.REWARD_TIMEOUT
+            raise CallFailed(verdict.reason, overran=overran)
+        if verdict == Verdict(score=verdict.score) and verdict.score is not None:
+            return verdict.score
+        return verdict
 
     def _refuse_when_stopping(self) -> None:
         if self._port.stopping:

@@ -12,17 +12,17 @@ from contextlib import suppress
 from functools import partial
 
 from rollart.core.documents import document_of
-from rollart.core.errors import ConfigError, FailureKind
+from rollart.core.errors import FailureKind
+from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import ChannelFull, FrameTooLarge, ProcessError
-from rollart.runtimes.local.codec import Packed, unpack_verdict
+from rollart.runtimes.local.codec import Packed, pack_verdict, unpack_verdict
+from rollart.runtimes.local.gateway import Gateway
 from rollart.runtimes.local.lane import Job, Lane, LaneLost
 from rollart.runtimes.local.lane_pool import MOST_CHILDREN, LanePool
 from rollart.runtimes.local.remote import in_a_line
 from rollart.runtimes.local.reward_asks import ANSWER
-from rollart.runtimes.local.serverless import Serverless, ServerlessFailed
-from rollart.runtimes.local.values import pack_value, unpack_value
 
 LOSSES_BORNE = 20
 """How often one call may lose its child to others before it ends without a verdict."""
@@ -40,7 +40,7 @@ class LocalReward:
     """The `Reward` port for one domain.
 
     Args:
-        serverless: functions that the reward class may ask for; None where it asks for none.
+        gateway: to the functions that the reward class may ask for; None where it asks for none.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class LocalReward:
         *,
         limit_s: float,
         most: int = MOST_CHILDREN,
-        serverless: Serverless | None = None,
+        gateway: Gateway | None = None,
     ) -> None:
         self._pool = LanePool(f"{domain}-reward", fork, most=most, depth=_DEPTH)
         self._limit_s = limit_s
-        self._serverless = serverless
+        self._gateway = gateway
 
     @property
     def processes(self) -> int:
@@ -88,7 +88,7 @@ class LocalReward:
 
     async def _judged(self, packed: Packed) -> Packed:
         """The child's answer, while what it asks for is served."""
-        if self._serverless is None:
+        if self._gateway is None:
             _, job = await self._pool.submit(packed, limit_s=lambda: self._limit_s, on_ask=None)
             return await job.answer
         failed: LaneLost | ProcessError | None = None  # leaves the group as itself, not in a group
@@ -122,18 +122,14 @@ class LocalReward:
 
     async def _serve(self, lane: Lane, ask: Packed) -> None:
         """Call one function for the child at the head of this lane, and tell it the outcome."""
-        assert self._serverless is not None
-        _, _, url, args, kwargs = ask
+        assert self._gateway is not None
+        _, _, url, document = ask
         seconds = max(self._limit_s - lane.working_s, 0.0)
         try:
-            value = await self._serverless.open(url).call(
-                unpack_value(args), unpack_value(kwargs), seconds=seconds
+            outcome = await self._gateway.score(
+                url, TrajectoryDocument.from_json(document), seconds=seconds, part=True
             )
-            _tell(lane, ask, True, pack_value(value))
-        except ServerlessFailed as failed:
-            _tell(lane, ask, False, str(failed), overran=failed.overran)
-        except ConfigError as error:
-            _tell(lane, ask, False, str(error))
+            _tell(lane, ask, pack_verdict(outcome.verdict))
         except asyncio.CancelledError:
             _refuse(lane, ask)
             raise
@@ -152,16 +148,16 @@ def _unasked(error: ProcessError) -> str:
 
 
 def _refuse(lane: Lane, ask: Packed) -> None:
-    _tell(lane, ask, False, "nobody waits for this verdict any more")
+    _tell(lane, ask, pack_verdict(no_verdict("nobody waits for this verdict any more")))
 
 
-def _tell(lane: Lane, ask: Packed, ok: bool, value: Packed, *, overran: bool = False) -> None:
+def _tell(lane: Lane, ask: Packed, verdict: Packed) -> None:
     """Told or not: a child that does not hear it ends by its job's limit."""
     if lane.lost is not None:
         return
     try:
-        lane.child.cast(ANSWER, ask[1], ok, value, overran)
-    except ProcessError as error:  # it died in this very turn, or the value cannot be sent
+        lane.child.cast(ANSWER, ask[1], verdict)
+    except ProcessError as error:  # it died in this very turn, or the verdict cannot be sent
         with suppress(ProcessError):
             reason = f"the answer cannot be sent: {in_a_line(error)}"
-            lane.child.cast(ANSWER, ask[1], False, reason, overran)
+            lane.child.cast(ANSWER, ask[1], pack_verdict(no_verdict(reason)))

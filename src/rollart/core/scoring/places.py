@@ -1,0 +1,105 @@
+"""Where a reward runs, as a job says it: a URL, and how it is called there.
+
+Invariant: what is said here is the caller's business and is not sent: ``platform`` is what is left
+for the platform.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from rollart.core.scoring.declared import SCHEMES
+
+LOCAL = "local://"
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OWN = ("store", "concurrency", "rate", "hedge")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardPlace:
+    """One place of a reward function.
+
+    Attributes:
+        platform: the URL that the platform is opened with.
+        function: its import path here, from the fragment (``lambda://judge#judge:score``) or of
+            ``local://``; empty where nothing is known of it here.
+        version: that the function there must have, where the URL pins one.
+        store: URL of a folder for documents too large to send; None: they are not sent.
+        concurrency: calls under way at most.
+        rate_per_s: calls begun a second at most.
+        hedge: send a second request when the first takes longer than 95 % of those before.
+    """
+
+    platform: str
+    function: str = ""
+    version: str = ""
+    store: str | None = None
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    hedge: bool = False
+
+
+def reward_place(text: str) -> RewardPlace:
+    """What a reward's URL says.
+
+    Raises `ValueError` with the rule and a valid URL; the message does not repeat the URL.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in SCHEMES or not rest or re.search(r"\s", text):
+        raise ValueError(
+            f"must be a URL of {', '.join(f'{one}://' for one in SCHEMES)}; use "
+            "local://module:function"
+        )
+    if scheme == "local":
+        return _local(rest)
+    parts = urlsplit(text)
+    if parts.fragment and not _FUNCTION.fullmatch(parts.fragment):
+        raise ValueError(
+            "what follows # must be the function's import path, whose version is compared; use "
+            f"{scheme}://…#module:function"
+        )
+    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in _OWN]
+    query = urlencode(kept, quote_via=quote, safe=":/,") if kept else ""
+    own = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    return RewardPlace(
+        platform=urlunsplit((*parts[:3], query, "")),
+        function=parts.fragment,
+        version=own.get("version", ""),
+        store=own.get("store"),
+        concurrency=_count(own.get("concurrency")),
+        rate_per_s=_rate(own.get("rate")),
+        hedge=own.get("hedge", "0") not in ("0", "false"),
+    )
+
+
+def _local(rest: str) -> RewardPlace:
+    path, _, query = rest.partition("?")
+    own = {name: values[-1] for name, values in parse_qs(query).items()}
+    unknown = sorted(set(own) - {"concurrency"})
+    if not _FUNCTION.fullmatch(path) or unknown:
+        what = f"has no ?{unknown[0]}=" if unknown else "names a function"
+        raise ValueError(f"a local:// URL {what}; use local://module:function")
+    return RewardPlace(
+        platform=f"{LOCAL}{path}", function=path, concurrency=_count(own.get("concurrency"))
+    )
+
+
+def _count(given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and int(given) > 0):
+        raise ValueError("?concurrency= must be a whole number above 0; use concurrency=64")
+    return int(given)
+
+
+def _rate(given: str | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        rate = float(given)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ValueError("?rate= must be calls a second above 0; use rate=20")
+    return rate

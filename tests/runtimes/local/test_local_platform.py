@@ -1,0 +1,339 @@
+"""Functions in pools of processes of this machine that come and go."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollart.backends.rewards.platform import Fault, PlatformFault
+from rollart.core.documents import document_of
+from rollart.core.scoring.wire import Answer, Request, decode_answer, encode_request
+from rollart.process.owner import live_processes
+from rollart.runtimes.local.child_env import child_environment
+from rollart.runtimes.local.function_host import FunctionHostConfig
+from rollart.runtimes.local.local_platform import LocalPlatform
+from rollart.testing.samples import sample_trajectory
+
+RUN = "local-platform-test"
+
+JUDGE = """
+import asyncio, os, socket, time
+import rollart as ra
+
+def score(trajectory):
+    return trajectory.tokens / 10
+
+async def soon(trajectory):
+    await asyncio.sleep(0.001)
+    return ra.Verdict(score=1.0, components=(("style", 0.5),))
+
+def hang(trajectory):
+    time.sleep(1000)
+
+def hold(trajectory):
+    sum(range(10**12))
+
+def crash(trajectory):
+    os._exit(7)
+
+def stumble(trajectory):
+    raise ValueError("no")
+
+def leave(trajectory):
+    raise SystemExit("bye")
+
+def nothing(trajectory):
+    return object()
+
+def nan(trajectory):
+    return float("nan")
+
+def text(trajectory):
+    return "good"
+
+def pid(trajectory):
+    return float(os.getpid())
+
+def meet(trajectory):
+    folder = trajectory.task.payload["folder"]
+    open(f"{folder}/met-{os.getpid()}", "w").close()
+    while sum(name.startswith("met-") for name in os.listdir(folder)) < 2:
+        time.sleep(0.02)
+    return float(os.getpid())
+
+@ra.serverless(memory="64MB")
+def hungry(trajectory):
+    return float(len(bytearray(512 << 20)))
+
+def burn(trajectory):
+    import hashlib, threading
+    def work():
+        while True:
+            hashlib.sha256(bytes(1 << 20)).digest()  # lets go of the interpreter
+    for _ in range(8):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(1000)
+
+def calls_out(trajectory):
+    with socket.create_connection(("127.0.0.1", trajectory.task.payload["port"]), timeout=5):
+        return 1.0
+
+@ra.serverless(network=True)
+def may_call_out(trajectory):
+    return calls_out(trajectory)
+
+def secret(trajectory):
+    known = [name for name in os.environ if "KEY" in name or "TOKEN" in name]
+    return ra.Verdict(score=float(len(known)), components=tuple((name, 1.0) for name in known))
+
+def forks(trajectory):
+    if os.fork() == 0:
+        time.sleep(1000)
+    time.sleep(1000)
+"""
+
+SLOW = """
+import os, time
+
+with open(__file__ + ".log", "a") as log:
+    log.write("begun ")
+time.sleep(1.5)
+
+def pid(trajectory):
+    return float(os.getpid())
+"""
+
+Functions = Callable[..., AbstractAsyncContextManager[LocalPlatform]]
+Ended = list[tuple[str, float, float]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "judge.py").write_text(JUDGE)
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+@pytest.fixture
+def ended() -> Ended:
+    return []
+
+
+@pytest.fixture
+def function(folder: Path, ended: Ended) -> Functions:
+    @contextlib.asynccontextmanager
+    async def make(
+        name: str, module: str = "judge", most: int = 8, idle_s: float = 30.0
+    ) -> AsyncIterator[LocalPlatform]:
+        variables = {
+            "PATH": "/usr/bin",
+            "AWS_SECRET_ACCESS_KEY": "s3cret",
+            "ROLLART_REWARD_TOKEN": "s3cret",
+        }
+        made = LocalPlatform(
+            FunctionHostConfig(function=f"{module}:{name}", version="v1"),
+            env=child_environment(variables, RUN),
+            python_path=(str(folder),),
+            log_file=folder / "functions.log",
+            most=most,
+            idle_s=idle_s,
+            on_instance=lambda name, begin, end: ended.append((name, begin, end)),
+        )
+        try:
+            yield made
+        finally:
+            await made.close()
+
+    return make
+
+
+def body(key: str = "k", **payload: Any) -> bytes:
+    document = document_of(sample_trajectory()).to_json()
+    document["task"]["payload"] = payload
+    return encode_request(Request(key=key, seconds=20, trajectory=document))
+
+
+async def called(platform: LocalPlatform, *, seconds: float = 20.0, **payload: Any) -> Answer:
+    return decode_answer(await platform.call(body(**payload), key="k", seconds=seconds))
+
+
+async def score_of(platform: LocalPlatform, **payload: Any) -> float:
+    answer = await called(platform, **payload)
+    assert answer.verdict is not None, answer.error
+    assert answer.verdict.score is not None
+    return answer.verdict.score
+
+
+async def wait_for_processes(platform: LocalPlatform, number: int) -> None:
+    async with asyncio.timeout(30):
+        while platform.processes != number:  # noqa: ASYNC110  a pool tells nobody of its size
+            await asyncio.sleep(0.02)
+
+
+def test_a_function_is_called_with_the_document_and_answers_who_it_is(function: Functions) -> None:
+    async def main() -> None:
+        async with function("score") as score:
+            first, second = await called(score), await called(score)
+            assert first.verdict is not None
+            assert first.verdict.score == 0.9
+            assert (first.key, first.function, first.version) == ("k", "judge:score", "v1")
+            assert (first.cold, second.cold) == (True, False)
+            assert first.instance == second.instance
+        async with function("soon") as soon:
+            verdict = (await called(soon)).verdict
+            assert verdict is not None
+            assert verdict.components == (("style", 0.5),)
+
+    asyncio.run(main())
+
+
+def test_a_pool_starts_at_zero_grows_with_the_load_and_goes_back_to_zero(
+    function: Functions, tmp_path: Path, ended: Ended
+) -> None:
+    async def main() -> None:
+        async with function("meet", most=3, idle_s=0.3) as meet:
+            assert meet.processes == 0
+            where = {"folder": str(tmp_path)}  # the first ends only when a second process is there
+            pids = await asyncio.gather(*(score_of(meet, **where) for _ in range(4)))
+            assert 1 < len(set(pids)) <= 3
+            await wait_for_processes(meet, 0)
+            assert len(set(pids)) <= len(ended) <= 3
+            assert all(end - begin >= 0.3 for _, begin, end in ended)
+            assert await score_of(meet, **where) not in pids
+
+    asyncio.run(main())
+    assert live_processes(RUN) == ()
+
+
+def test_a_start_longer_than_a_call_may_take_serves_a_later_call(
+    function: Functions, folder: Path
+) -> None:
+    async def main() -> None:
+        async with function("pid", "slow", idle_s=0.3) as slow:
+            faults: list[PlatformFault] = []
+            answered = None
+            while answered is None and len(faults) < 30:
+                try:
+                    answered = await called(slow, seconds=1.0)
+                except PlatformFault as fault:
+                    faults.append(fault)
+            assert answered is not None, "it never started"
+            assert {fault.fault for fault in faults} == {Fault.TIMEOUT}
+            assert str(faults[0]) == "slow:pid: no process was free within 1 s"
+            await wait_for_processes(slow, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["hang", "hold", "burn", "forks"])
+def test_a_function_that_hangs_is_killed_with_its_children_and_costs_one_call(
+    function: Functions, name: str
+) -> None:
+    async def main() -> None:
+        async with function(name) as hung:
+            began = time.monotonic()
+            with pytest.raises(PlatformFault) as caught:
+                await called(hung, seconds=3.0)
+            assert caught.value.fault in (Fault.TIMEOUT, Fault.CRASHED)
+            assert time.monotonic() - began < 4.5
+            assert hung.processes == 0
+
+    asyncio.run(main())
+    assert live_processes(RUN) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("stumble", "ValueError: no"),
+        ("leave", "SystemExit: bye"),
+        ("nothing", "TypeError: a reward returned object; return a float or a rollart Verdict"),
+        ("nan", "ValueError: a reward returned nan; return a finite number"),
+        ("text", "TypeError: a reward returned str; return a float or a rollart Verdict"),
+        ("hungry", "MemoryError: "),
+    ],
+)
+def test_a_function_that_fails_costs_one_call_and_no_process(
+    function: Functions, name: str, told: str
+) -> None:
+    async def main() -> None:
+        async with function(name) as failing:
+            first, second = await called(failing), await called(failing)
+            assert (first.error, first.verdict) == (told, None)
+            assert second.instance == first.instance
+
+    asyncio.run(main())
+
+
+def test_a_crash_costs_one_call_and_the_next_has_another_process(function: Functions) -> None:
+    async def main() -> None:
+        async with function("crash") as crash:
+            for _ in range(2):
+                with pytest.raises(PlatformFault, match=r"judge:crash: .*exit") as caught:
+                    await called(crash)
+                assert caught.value.fault is Fault.CRASHED
+
+    asyncio.run(main())
+
+
+def test_a_function_that_is_not_there_is_no_crash(function: Functions) -> None:
+    async def main() -> None:
+        async with function("missing") as missing:
+            with pytest.raises(
+                PlatformFault, match=r"cannot be started: .*has no 'missing'"
+            ) as told:
+                await called(missing)
+            assert told.value.fault is Fault.UNAVAILABLE
+
+    asyncio.run(main())
+
+
+def test_a_function_has_no_network_unless_it_declares_it(function: Functions) -> None:
+    async def main() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, function("calls_out") as alone, function("may_call_out") as open_one:
+            assert "OSError" in (await called(alone, port=port)).error
+            assert await score_of(open_one, port=port) == 1.0
+
+    asyncio.run(main())
+
+
+def test_no_secret_reaches_a_function(function: Functions) -> None:
+    async def main() -> None:
+        async with function("secret") as secret:
+            assert (await score_of(secret)) == 0.0
+
+    asyncio.run(main())
+
+
+def test_a_document_of_ten_megabytes_is_scored(function: Functions) -> None:
+    async def main() -> None:
+        async with function("score") as score:
+            assert await score_of(score, text="x" * 10_000_000) == 0.9
+            large = json.dumps("x" * 100_000_000).encode()
+            assert len(large) > score.limits.body_bytes
+
+    asyncio.run(main())
+
+
+def test_closing_ends_a_start_that_nobody_waits_for_any_more(function: Functions) -> None:
+    async def main() -> None:
+        async with function("pid", "slow") as slow:
+            with pytest.raises(PlatformFault):
+                await called(slow, seconds=0.1)
+            began = time.monotonic()
+            await slow.close()
+            assert time.monotonic() - began < 5.0
+            with pytest.raises(PlatformFault, match="closed") as told:
+                await called(slow, seconds=0.5)
+            assert told.value.fault is Fault.UNAVAILABLE
+
+    asyncio.run(main())
+    assert live_processes(RUN) == ()
