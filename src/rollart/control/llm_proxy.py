@@ -21,6 +21,7 @@ from rollart.core.errors import EngineRefused, FailureKind, TokenMismatch, Traje
 from rollart.core.events import LateResult, RequestDropped
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import Affinity, EventSink
+from rollart.core.records import record
 from rollart.core.tokens import (
     NO_TOKENS,
     NO_VERSIONS,
@@ -43,7 +44,7 @@ from rollart.core.types import (
 StartSink = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GenerateCall:
     """What an EnvManager asks for: one turn of one trajectory.
 
@@ -63,7 +64,7 @@ class GenerateCall:
             object.__setattr__(self, "prompt_tokens", total_length(self.prompt))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Answer:
     """The turn's completion, the seconds it waited here, and how often it changed engine."""
 

@@ -5,9 +5,9 @@ is not here did not happen. `Stamped` adds loop time (seconds), a gapless sequen
 incarnation (how often the run was restarted). Fields are only added, never given a new meaning.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from rollart.core.records import record
 from rollart.core.types import Disposition, RequestCost, TrainStats
 
 SCHEMA = 1
@@ -49,7 +49,7 @@ def is_computing(work: str) -> bool:
     return work not in _MOVING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunStarted:
     schema: int
     run: str
@@ -64,7 +64,7 @@ class RunStarted:
     config: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerBound:
     """A worker got its place: in which pool and slots, what it wanted, and why it is there."""
 
@@ -77,7 +77,7 @@ class WorkerBound:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TaskDrawn:
     """A domain's source gave a task, one ahead of need."""
 
@@ -85,14 +85,14 @@ class TaskDrawn:
     task: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SourceEnded:
     """A domain's source has no more tasks."""
 
     domain: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DomainClosed:
     """A domain admits no more tasks; the others go on."""
 
@@ -100,20 +100,20 @@ class DomainClosed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EngineUp:
     engine: str
     hardware: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EngineDown:
     engine: str
     reason: str
     moved_requests: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EngineAcknowledged:
     """The engine holds this version; only now is it routable for it."""
 
@@ -122,14 +122,14 @@ class EngineAcknowledged:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Committed:
     """The newest version that a routable engine has acknowledged."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Admitted:
     """A group took a credit."""
 
@@ -141,14 +141,14 @@ class Admitted:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CreditsReturned:
     groups: int
     outstanding: int
     capacity: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrajectoryStarted:
     trajectory: str
     purpose: str
@@ -159,14 +159,14 @@ class TrajectoryStarted:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EnvironmentReset:
     trajectory: str
     seconds: float
     ok: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TurnEnded:
     """One turn's tokens and seconds.
 
@@ -192,7 +192,7 @@ class TurnEnded:
     answered_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestDropped:
     """A turn was cut off in the proxy or at its engine; what had been sampled is lost work."""
 
@@ -203,7 +203,7 @@ class RequestDropped:
     asked_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrajectoryEnded:
     trajectory: str
     purpose: str
@@ -222,7 +222,7 @@ class TrajectoryEnded:
     reward_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Disposed:
     """A started trajectory left, once. `elapsed_s` is censored where it was cancelled."""
 
@@ -236,7 +236,7 @@ class Disposed:
     censored: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupReady:
     group: int
     domain: str
@@ -244,7 +244,7 @@ class GroupReady:
     start_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LateResult:
     """A result of something that had already left; it changed nothing."""
 
@@ -252,7 +252,7 @@ class LateResult:
     identity: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Answered:
     """The world's answers came in to control, at the end of one pass of its event loop.
 
@@ -265,13 +265,13 @@ class Answered:
     who: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseBegan:
     step: int
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseEnded:
     step: int
     phase: Phase
@@ -279,7 +279,7 @@ class PhaseEnded:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeviceBusy:
     """A device worked from `begin` to `end` (loop time) on one kind of `Work`.
 
@@ -293,7 +293,7 @@ class DeviceBusy:
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeviceReserved:
     """A device was kept for one use from `begin` on (loop time), whether it worked or not.
 
@@ -307,7 +307,7 @@ class DeviceReserved:
     end: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RewardCalled:
     """A serverless function was asked for one verdict.
 
@@ -339,7 +339,7 @@ class RewardCalled:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FunctionInstance:
     """A process of this machine was kept for a serverless function, from start to end."""
 
@@ -349,7 +349,7 @@ class FunctionInstance:
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlatformDown:
     """A platform failed too often in a row: calls wait, or go to the fallback, until it answers."""
 
@@ -358,7 +358,7 @@ class PlatformDown:
     fallback: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlatformUp:
     """A platform that was down answers again."""
 
@@ -366,7 +366,7 @@ class PlatformUp:
     down_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchTaken:
     step: int
     groups: int
@@ -377,7 +377,7 @@ class BatchTaken:
     success_mean: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepTrained:
     """A train step ended; lags are in versions, over the tokens that were trained."""
 
@@ -388,7 +388,7 @@ class StepTrained:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LedgerClosed:
     """The ledger's balance at a step or at exit; `balanced` is promise 1."""
 
@@ -400,7 +400,7 @@ class LedgerClosed:
     balanced: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Evaluated:
     """Success on held-out tasks, all under one version. `when` is before, after or a step."""
 
@@ -415,7 +415,7 @@ class Evaluated:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GapMeasured:
     """Engine against trainer log-probs on the same tokens and weights."""
 
@@ -425,7 +425,7 @@ class GapMeasured:
     mean: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Baseline:
     """A baseline's success on the held-out tasks, printed beside the result."""
 
@@ -435,12 +435,12 @@ class Baseline:
     tasks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Warned:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunEnded:
     reason: str
     ok: bool
@@ -488,7 +488,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stamped:
     """An event with its loop time (s), its place in the run's order, and the incarnation."""
 

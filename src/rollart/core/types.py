@@ -6,7 +6,7 @@ loss mask is 1 exactly on pieces an engine returned.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rollart.core.errors import FailureKind
 from rollart.core.identity import TrajectoryId
+from rollart.core.records import record
 from rollart.core.scoring.verdict import Verdict
 from rollart.core.tokens import (
     NO_TOKENS,
@@ -33,7 +34,7 @@ from rollart.core.tokens import (
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Task:
     """One problem of a domain. `key` identifies it; `payload` is the environment's own data."""
 
@@ -42,7 +43,7 @@ class Task:
     payload: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ToolCall:
     """A tool call as the model wrote it; `arguments` is unparsed JSON text."""
 
@@ -51,7 +52,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ToolSpec:
     """A tool as it is declared to the model; `parameters` is a JSON schema as JSON text."""
 
@@ -60,7 +61,7 @@ class ToolSpec:
     parameters: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Message:
     """One message of the conversation between environment and agent.
 
@@ -75,7 +76,7 @@ class Message:
     tools: tuple[ToolSpec, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Observation:
     """What an environment shows the agent: messages, and references to attachments."""
 
@@ -83,7 +84,7 @@ class Observation:
     attachments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepResult:
     """What a step of an environment returns.
 
@@ -105,7 +106,7 @@ class StopReason(StrEnum):
     CONTEXT = "context_overflow"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GenerateRequest:
     """One request to an engine.
 
@@ -129,7 +130,7 @@ class GenerateRequest:
             object.__setattr__(self, "prompt_tokens", total_length(self.prompt))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestCost:
     """What a request cost an engine: tokens found in cache, prefilled, decoded; seconds each."""
 
@@ -154,7 +155,7 @@ class RequestCost:
 NO_COST = RequestCost()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TokenDelta:
     """Tokens an engine sampled since its last delta for this request, all by one version.
 
@@ -171,7 +172,7 @@ class TokenDelta:
     refused: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Completion:
     """All tokens of one turn: ids, log-probs after temperature, versions, of one length."""
 
@@ -190,7 +191,7 @@ class Completion:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Piece:
     """A run of tokens of a segment: observed (no log-probs, no versions) or sampled."""
 
@@ -203,7 +204,7 @@ class Piece:
         return len(self.versions) > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Segment:
     """An append-only token sequence, exactly as the engine saw it."""
 
@@ -252,7 +253,7 @@ class Segment:
         return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Turn:
     """One exchange: what the agent saw, what it sampled, what came back, and what it cost.
 
@@ -300,7 +301,7 @@ class Disposition(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Trajectory:
     """One rollout, whole. `start_version` is the version that its first token was asked of."""
 
@@ -346,7 +347,7 @@ class Trajectory:
         return dict(self.metrics).get(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Group:
     """Finished trajectories of one task: the unit of the advantage, of staleness and of a batch."""
 
@@ -356,7 +357,7 @@ class Group:
     start_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrainBatch:
     """What one train step trains on.
 
@@ -373,7 +374,7 @@ class TrainBatch:
         return tuple(member for group in self.groups for member in group.members)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrainStats:
     """What a train step did. `skipped` when no token carried a signal; the version still counts."""
 
@@ -393,7 +394,7 @@ class TrainStats:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LogprobGap:
     """Largest difference between engine and trainer log-probs on the same tokens and weights."""
 

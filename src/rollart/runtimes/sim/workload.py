@@ -5,10 +5,10 @@ depends on the order in which things happen. Times are seconds, lengths tokens.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from rollart.core.errors import ConfigError
+from rollart.core.records import record
 from rollart.runtimes.sim.distributions import (
     Distribution,
     counter,
@@ -24,7 +24,7 @@ EVAL_MARK = "eval:"
 Number = TypeVar("Number", int, float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Span:
     """How long something takes (s), and whether it fails at the end."""
 
