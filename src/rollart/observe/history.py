@@ -34,6 +34,7 @@ from rollart.core.identity import Purpose
 from rollart.core.types import Status
 from rollart.observe.domains import DomainStories
 from rollart.observe.eventlog import SequenceCheck
+from rollart.observe.functions import FunctionBooks
 from rollart.observe.idle_causes import GENERATION
 from rollart.observe.idle_log import IdleLog
 from rollart.observe.intervals import Interval, append_joined, intersection
@@ -73,6 +74,7 @@ class History:
     failures: Counter[str] = field(default_factory=Counter[str])
     domains: DomainStories = field(default_factory=DomainStories)
     idle: IdleLog = field(default_factory=IdleLog)
+    functions: FunctionBooks = field(default_factory=FunctionBooks)
     interruptions: int = 0
     engines_lost: int = 0
     requests_moved: int = 0
@@ -115,6 +117,8 @@ class History:
             self.steps.append(row)
         self.domains.take(stamped.event)
         self.idle.take(stamped)
+        if self.functions.take(stamped.event):
+            return
         self._take_flow(stamped)
         self._take_result(stamped)
 

@@ -12,6 +12,7 @@ from rollart.core.types import Disposition
 from rollart.observe.bias import Redundancy, redundancy_of
 from rollart.observe.domains import DomainResult, Named, domain_results
 from rollart.observe.eventlog import why_partial
+from rollart.observe.functions import FunctionUse
 from rollart.observe.history import History
 from rollart.observe.idle import IdleAccount, account
 from rollart.observe.intervals import busy_share, total
@@ -77,6 +78,7 @@ class RunSummary:
     phase_seconds: Named
     devices: tuple[DeviceShare, ...]
     idle: IdleAccount
+    functions: tuple[FunctionUse, ...]
     overlap_s: float
     failures: tuple[tuple[str, int], ...]
     interruptions: int
@@ -130,6 +132,7 @@ def summary_of(history: History) -> RunSummary:
         phase_seconds=_phase_seconds(history),
         devices=_devices(history),
         idle=account(history.idle, history.busy, window),
+        functions=history.functions.uses(),
         overlap_s=total(history.overlap),
         failures=tuple(sorted(history.failures.items())),
         interruptions=history.interruptions,

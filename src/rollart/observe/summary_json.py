@@ -5,6 +5,7 @@ Invariant: only names and nesting are chosen here; keys are added and never give
 
 from rollart.observe.bias import DomainBias
 from rollart.observe.domains import DomainResult, Heldout
+from rollart.observe.functions import as_object
 from rollart.observe.idle import ClassAccount, DeviceAccount, IdleAccount
 from rollart.observe.summary import RunSummary
 
@@ -56,6 +57,7 @@ def json_object(summary: RunSummary) -> dict[str, object]:
             "in_flight": ledger.in_flight,
             "balanced": ledger.balanced,
         },
+        "functions": {use.url: as_object(use) for use in summary.functions},
         "logprob_gap_max": summary.logprob_gap_max,
         "logprob_gap_scored": summary.logprob_gap_scored,
         "logprob_gap_trained": summary.logprob_gap_trained,

@@ -3,6 +3,7 @@
 Invariant: drawn from a `RunSummary` alone; nothing is computed here but formats.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rollart.core.types import Disposition
@@ -36,6 +37,8 @@ def result(summary: RunSummary) -> "RenderableType":
         parts.append(_domains(summary))
     if worth_showing([domain.bias for domain in summary.domains], summary.redundancy):
         parts += _bias(summary)
+    if summary.functions:
+        parts.append(_functions(summary))
     if summary.idle.devices:
         parts.append(_idle(summary.idle))
     parts.append(_numbers(summary))
@@ -203,6 +206,48 @@ def _idle(idle: IdleAccount) -> "Table":
             values = [part(share.get(how, 0.0)) for share in wasted]
             table.add_row(f"  of busy, left as {how}", *values)
     return table
+
+
+def _functions(summary: RunSummary) -> "Table":
+    """Serverless rewards: what they were asked, how long it took, what was kept for them."""
+    from rich.text import Text
+
+    table = _table("Serverless rewards")
+    table.add_column("what")
+    for use in summary.functions:
+        table.add_column(Text(use.url), justify="right", overflow="fold")
+    kinds = dict.fromkeys(kind for use in summary.functions for kind, _ in use.outcomes)
+
+    def row(name: str, values: Iterable[str]) -> None:
+        shown = list(values)
+        if any(value not in ("0", UNKNOWN, "0.0 s") for value in shown):
+            table.add_row(Text(name), *map(Text, shown))
+
+    uses = summary.functions
+    row("calls", (str(use.calls) for use in uses))
+    for kind in kinds:
+        counts = (str(dict(use.outcomes).get(kind, 0)) for use in uses)
+        row(f"  {kind.replace('_', ' ')}", counts)
+    row("latency, p50 / p99", (_pair_ms(use.latency_p50_s, use.latency_p99_s) for use in uses))
+    row("overhead, p50 / p99", (_pair_ms(use.overhead_p50_s, use.overhead_p99_s) for use in uses))
+    row("computed", (duration(use.busy_s) for use in uses))
+    row("kept processes", (duration(use.reserved_s) for use in uses))
+    row("busy of kept", (percent(use.busy_share) for use in uses))
+    row("processes", (str(use.processes) for use in uses))
+    row("cold starts", (str(use.cold_starts) for use in uses))
+    row("tries beyond one", (str(max(use.tries - use.calls, 0)) for use in uses))
+    row("by reference", (str(use.by_reference) for use in uses))
+    row("hedged", (str(use.hedged) for use in uses))
+    row("answered elsewhere", (str(use.elsewhere) for use in uses))
+    row("platform down", (duration(use.down_s) for use in uses))
+    return table
+
+
+def _pair_ms(first: float | None, second: float | None) -> str:
+    """Two times in milliseconds."""
+    if first is None or second is None:
+        return UNKNOWN
+    return f"{1e3 * first:.1f} / {1e3 * second:.1f} ms"
 
 
 def _numbers(summary: RunSummary) -> "Table":

@@ -194,6 +194,12 @@ def every_event() -> list[Event]:
         events.PhaseEnded(step=0, phase=Phase.GET_BATCH, seconds=1.0, ok=True),
         events.DeviceBusy(device="engine-0", hardware="virtual", work="decode", begin=0.0, end=1.0),
         events.DeviceReserved(device="judge-0", hardware="virtual", begin=0.0, end=None),
+        events.RewardCalled(
+            trajectory=name, url="fc://judge", served_by="fc://judge", begin=3.0, end=3.5
+        ),
+        events.FunctionInstance(url="local://judge:score", instance="a", begin=3.0, end=33.0),
+        events.PlatformDown(url="fc://judge", reason="unavailable: gone"),
+        events.PlatformUp(url="fc://judge", down_s=12.0),
         events.BatchTaken(
             step=0,
             groups=1,

@@ -17,6 +17,10 @@ from rollart.core.events import (
     Baseline,
     DeviceBusy,
     DeviceReserved,
+    FunctionInstance,
+    PlatformDown,
+    PlatformUp,
+    RewardCalled,
     Disposed,
     EngineUp,
     EnvironmentReset,
@@ -37,7 +41,10 @@ from rollart.core.events import (
 from rollart.core.identity import Purpose
 from rollart.core.types import Task
 
-OUTSIDE = (RunStarted, WorkerBound, DeviceBusy, DeviceReserved, Baseline)
+OUTSIDE = (
+    *(RunStarted, WorkerBound, DeviceBusy, DeviceReserved, Baseline),
+    *(RewardCalled, FunctionInstance, PlatformDown, PlatformUp),
+)
 """Kinds of events that others than control emit."""
 
 SELF_ENDED = ("all steps are done", "the time limit of ", "every task has been trained")
