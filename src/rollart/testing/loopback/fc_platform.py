@@ -146,7 +146,7 @@ class _FcInstance:
         self = cls(process, port)
         try:
             if not await process.listens(port):
-                raise FunctionExited(f"Process exited unexpectedly: {process.last_words()}")
+                raise FunctionExited(f"Process exited unexpectedly: {process.last_words(200)}")
             await self._post("/initialize", b"")
         except TimeoutError:
             await self.stop()

@@ -72,7 +72,7 @@ class FunctionsFramework:
     async def stop(self) -> None:
         """Kill it; `start` brings it back at the same URL."""
         if self._process is not None:
-            await self._process.stop()
+            await self._process.stop_listening(self._port)
 
     async def __aenter__(self) -> "FunctionsFramework":
         try:

@@ -63,13 +63,19 @@ class RuntimeProcess:
         """
         async with asyncio.timeout(STARTING_S):
             while not self.ended.is_set():
-                with suppress(ConnectionError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    await writer.wait_closed()
+                if await _is_open(port):
                     return True
                 await asyncio.sleep(_LOOK_S)
         return False
+
+    async def stop_listening(self, port: int) -> None:
+        """Kill it, and wait until its children, who may listen too, are gone as well."""
+        await self.stop()
+        async with asyncio.timeout(STARTING_S):
+            while True:
+                if not await _is_open(port):
+                    return
+                await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
         """Kill it and its children, and wait until it is gone."""
@@ -85,6 +91,17 @@ class RuntimeProcess:
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+async def _is_open(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionError:
+        return False
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+    return True
 
 
 def free_port() -> int:

@@ -1,0 +1,142 @@
+"""A function on Ray Serve, by a handle of its application (see `ray_serve_app`).
+
+Invariant: a process is connected to one cluster at most, by whoever came first; the last platform
+of those that found none connected leaves it. No proxy is used.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import ray
+import ray.exceptions
+import ray.serve
+import ray.serve.exceptions
+
+from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
+from rollart.backends.rewards.under_way import UnderWay
+from rollart.backends.rewards.urls import PlatformUrl
+from rollart.core.errors import ConfigError
+
+BODY_BYTES = 100_000_000
+"""Our own bound: Ray knows none, and a body is held three times while it travels."""
+
+_SHOWN = 300  # characters of an error that a message quotes
+
+_BUSY = (ray.serve.exceptions.BackPressureError,)
+_AWAY = (
+    ConnectionError,
+    ray.exceptions.ActorUnavailableError,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.RpcError,
+    ray.exceptions.TaskCancelledError,
+    ray.serve.exceptions.DeploymentUnavailableError,
+    ray.serve.exceptions.ReplicaUnavailableError,
+    ray.serve.exceptions.RequestCancelledError,
+)
+_DIED = (ray.exceptions.RayError,)
+
+
+class RayServePlatform:
+    """One application of one cluster. Arguments as `HttpPlatform`'s; Ray bounds connections."""
+
+    _joining: ClassVar[threading.Lock] = threading.Lock()
+    _joined: ClassVar[int] = 0
+    """Platforms that use the connection that the first of them made."""
+
+    def __init__(
+        self,
+        where: PlatformUrl,
+        *,
+        connections: int = 64,
+        allow_hosts: Sequence[str] | None = None,
+    ) -> None:
+        del connections, allow_hosts
+        self._where = where
+        self._address = where.options.get("address", "auto")
+        self._connecting: asyncio.Task[Any] | None = None
+        self._owns = False
+        self._under_way = UnderWay(where.shown)
+        self._limits = PlatformLimits(name=f"serve {self._address}", body_bytes=BODY_BYTES)
+
+    @property
+    def limits(self) -> PlatformLimits:
+        return self._limits
+
+    async def call(self, body: bytes, *, key: str, seconds: float) -> bytes:
+        """See `Platform.call`; the key travels in the body only."""
+        if len(body) > BODY_BYTES:
+            raise PlatformFault(
+                Fault.TOO_LARGE,
+                f"{self._where.shown}: a request of {len(body)} bytes; at most {BODY_BYTES}",
+            )
+        return await self._under_way.bounded(lambda: self._call(body), seconds)
+
+    async def close(self) -> None:
+        """See `Platform.close`. Waits for a connection that is being made: Ray cannot stop it."""
+        await self._under_way.close()
+        if self._connecting is not None:
+            await asyncio.wait((self._connecting,))
+        if self._owns:
+            self._owns = False
+            RayServePlatform._joined -= 1
+            if not RayServePlatform._joined:
+                await asyncio.to_thread(ray.shutdown)
+
+    async def _call(self, body: bytes) -> bytes:
+        handle = await self._handle()
+        try:
+            response = handle.remote(body)
+            try:
+                return cast("bytes", await response)
+            except asyncio.CancelledError:
+                response.cancel()
+                raise
+        except _BUSY as error:
+            raise self._fault(Fault.THROTTLED, error) from error
+        except _AWAY as error:
+            raise self._fault(Fault.UNAVAILABLE, error) from error
+        except _DIED as error:
+            raise self._fault(Fault.CRASHED, error) from error
+
+    async def _handle(self) -> Any:
+        """The application's handle; a connection that failed is tried again by the next call."""
+        if self._connecting is None or (
+            self._connecting.done() and self._connecting.exception() is not None
+        ):
+            self._connecting = asyncio.create_task(asyncio.to_thread(self._connected))
+        try:
+            return await asyncio.shield(self._connecting)
+        except ray.serve.exceptions.RayServeException as error:
+            name = self._where.target
+            raise ConfigError(
+                f"{self._where.shown}: {str(error)[:_SHOWN]}; deploy it: serve run "
+                "rollart.backends.rewards.ray_serve_app:application function=module:function "
+                f"--name {name} --route-prefix /{name}"
+            ) from error
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+            raise self._fault(Fault.UNAVAILABLE, error) from error
+
+    def _connected(self) -> Any:
+        """In a thread."""
+        with RayServePlatform._joining:
+            ours = RayServePlatform._joined > 0
+            if not ray.is_initialized():
+                ours = True
+                ray.init(
+                    address=self._address,
+                    namespace="serve",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            if ours and not self._owns:
+                self._owns = True
+                RayServePlatform._joined += 1
+        handle: Any = ray.serve.get_app_handle(self._where.target)
+        return handle.options(method_name="score")
+
+    def _fault(self, fault: Fault, error: BaseException) -> PlatformFault:
+        told = " ".join(str(error).split())[:_SHOWN]
+        return PlatformFault(fault, f"{self._where.shown}: {type(error).__name__}: {told}")
