@@ -72,11 +72,14 @@ class Batch:
 
     # -- coming and going ----------------------------------------------------------------------
 
-    def queue(self, seq: Seq, now: float) -> None:
+    def queue(self, seq: Seq, now: float) -> bool:
+        """Whether it is the first that waits and could be admitted as things are."""
+        first = not self._waiting
         seq.mark, seq.stopped_mark = now, self._stopped_until(now)
         self._waiting[seq.name] = seq
         if not seq.ready:
             self.backlog += seq.held
+        return first and self._fits(seq)
 
     def dismiss(self, name: str) -> Seq | None:
         """Drop it if it waits; what runs is returned, for `drop` at the end of an iteration."""
@@ -123,7 +126,7 @@ class Batch:
 
     def _settle(self, seq: Seq) -> None:
         """Write down what it has sampled so far."""
-        seq.sampled += self.iterations - seq.entered
+        seq.grow(self.iterations - seq.entered)
         seq.entered = self.iterations
 
     # -- what iterations do ----------------------------------------------------------------------
@@ -134,12 +137,14 @@ class Batch:
         grown = self.decoding * iterations
         self.context += grown
         self.active += grown
-        self.trim()
+        if self.prefixes.tokens > self.capacity - self.active:
+            self.trim()
 
     def finish(self, now: float, whole: list[Seq]) -> None:
         """Append those that have decoded all they want."""
-        while self._finishes and self._finishes[0][0] <= self.iterations:
-            ends, _, seq = heappop(self._finishes)
+        finishes = self._finishes
+        while finishes and finishes[0][0] <= self.iterations:
+            ends, _, seq = heappop(finishes)
             if seq.stage is Stage.DECODE and seq.ends == ends:
                 self._end(seq, now, whole)
 
@@ -154,7 +159,7 @@ class Batch:
             return
         del self._prefilling[seq.name]
         self._account(seq, now)
-        seq.sampled += 1
+        seq.grow(1)
         seq.rebuilds = False
         self.active += 1
         self._decode(seq)
@@ -207,16 +212,17 @@ class Batch:
 
     def choose(self, now: float) -> None:
         """Preempt until an iteration fits, then admit what waits and fits."""
-        self.trim()
-        self._make_room(now)
-        self._admit(now)
-        self.trim()
+        if self.prefixes.tokens > self.capacity - self.active:
+            self.trim()
+        if self.active + len(self._running) > self.capacity:
+            self._make_room(now)
+        if self._waiting:
+            self._admit(now)
+            self.trim()
 
     def trim(self) -> None:
         """Give up idle prefixes that there is no room for."""
-        room = self.capacity - self.active
-        if self.prefixes.tokens > room:
-            self.prefixes.trim(room)
+        self.prefixes.trim(self.capacity - self.active)
 
     def undisturbed(self) -> int:
         """Iterations until a decoding sequence is whole or the cache is full; at least 1."""
@@ -228,8 +234,11 @@ class Batch:
             if seq.stage is Stage.DECODE and seq.ends == ends:
                 break
             heappop(finishes)
+        left = ends - self.iterations
         room = self.capacity - self.active - len(self._prefilling)
-        return max(1, min(ends - self.iterations, room // self.decoding))
+        if left * self.decoding > room:
+            left = room // self.decoding
+        return left if left > 1 else 1
 
     def chunks(self) -> tuple[Chunks, int, float]:
         """What is prefilled an iteration, for how many iterations at most, at which mean context.
@@ -312,7 +321,7 @@ class Batch:
 
     def _account(self, seq: Seq, now: float) -> None:
         """Book the time since the mark on the present stage, or as queueing if stopped."""
-        stopped = self._stopped_until(now)
+        stopped = self._stopped_s if self.stopped_at is None else self._stopped_until(now)
         still = stopped - seq.stopped_mark
         passed = now - seq.mark - still
         seq.queued_s += still

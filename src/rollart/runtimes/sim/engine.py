@@ -75,6 +75,7 @@ class ModelledEngine:
         self._workload = workload
         self._weights = weights
         self._settings = settings
+        self._heartbeat_s = settings.heartbeat_s
         self._content = content
         self._loop = asyncio.get_running_loop()
         self._life = Life(worker)
@@ -280,6 +281,8 @@ class ModelledEngine:
 
     def _tell_whole(self, now: float) -> None:
         """Let the machine come up to now, and tell of the requests that are whole."""
+        if self._machine.next_event_at > now:
+            return
         for seq in self._machine.advance(now):
             live = self._live.pop(seq.name, None)
             if live is None:
@@ -331,7 +334,8 @@ class ModelledEngine:
         """Wake when something happens or a sign of life is due; an earlier timer may stay."""
         at = self._machine.next_event_at
         if self._live and not self._paused:
-            at = min(at, self._heard_at + self._settings.heartbeat_s)
+            beat = self._heard_at + self._heartbeat_s
+            at = beat if beat < at else at
         if at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -346,8 +350,7 @@ class ModelledEngine:
         self._timer, self._timer_at = None, math.inf
         now = self._loop.time()
         self._tell_whole(now)
-        due = self._heard_at + self._settings.heartbeat_s
-        if self._live and not self._paused and now >= due:
+        if now >= self._heard_at + self._heartbeat_s and self._live and not self._paused:
             self._beat(now)
         self._set_timer()
 

@@ -279,7 +279,7 @@ class PrefillDecode:
     def _book(self, flow: _Flow) -> None:
         """What a worker did for a request, on the request."""
         seq, part = flow.seq, flow.part
-        seq.sampled += part.sampled
+        seq.grow(part.sampled)
         seq.cached += part.cached
         seq.prefilled += part.prefilled
         seq.queued_s += part.queued_s

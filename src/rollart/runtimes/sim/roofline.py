@@ -64,6 +64,7 @@ class Roofline:
     tp: int = 1
     constants: EngineConstants = DEFAULT_CONSTANTS
     _weight_read_s: float = field(init=False, repr=False, compare=False)
+    _dense_s: float | None = field(init=False, repr=False, compare=False)
     _kv_token_s: float = field(init=False, repr=False, compare=False)
     _decode_s: float = field(init=False, repr=False, compare=False)
     _prefill_s: float = field(init=False, repr=False, compare=False)
@@ -81,6 +82,8 @@ class Roofline:
         decode = peak * max(own.decode_efficiency, gpu.prefill_efficiency)
         put = object.__setattr__  # frozen; and `step_s` runs for every change of a batch
         put(self, "_weight_read_s", 1.0 / (bandwidth * own.weights_efficiency))
+        dense = None if model.expert_bytes else model.weight_bytes * self._weight_read_s
+        put(self, "_dense_s", dense)
         put(self, "_kv_token_s", self._kv_bytes(self.tp) / (bandwidth * own.kv_efficiency))
         put(self, "_decode_s", own.sequence_s + 2.0 * model.active_parameters / decode)
         put(self, "_prefill_s", 2.0 * model.active_parameters / prefill)
@@ -103,9 +106,13 @@ class Roofline:
             context_tokens: tokens that the decoding sequences attend to, all together.
             prefill_context: tokens that a prefill token attends to, in the mean.
         """
+        weights_s = self._dense_s
+        if weights_s is None:
+            tokens = decoding + prefill_tokens
+            weights_s = self.model.read_bytes(tokens) * self._weight_read_s
         return (
             self._fixed_s
-            + self.model.read_bytes(decoding + prefill_tokens) * self._weight_read_s
+            + weights_s
             + context_tokens * self._kv_token_s
             + decoding * self._decode_s
             + prefill_tokens * (self._prefill_s + prefill_context * self._attend_s)

@@ -1,7 +1,7 @@
 """One request as a modelled batch sees it, and the idle prefixes that requests leave behind."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from rollart.core.types import RequestCost
@@ -26,6 +26,7 @@ class Seq:
         share: part of the session's idle prefix, if there is one, that a cache would still have.
         ready: its KV is here already, so that it decodes without prefill.
         sampled: tokens sampled when it last changed its stage; a clock says how many by now.
+        held: tokens of its sequence so far, as of then.
         entered, ends: iteration counts at which it began to decode and will have all it wants.
         left: tokens yet to be prefilled.
         rebuilds: what is left to prefill had been computed before.
@@ -53,15 +54,19 @@ class Seq:
     decode_s: float = 0.0
     mark: float = 0.0
     stopped_mark: float = 0.0
+    held: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = self.prompt + self.sampled
+
+    def grow(self, tokens: int) -> None:
+        """So many more are sampled."""
+        self.sampled += tokens
+        self.held += tokens
 
     @property
     def decodes(self) -> bool:
         return self.stage is Stage.DECODE
-
-    @property
-    def held(self) -> int:
-        """Tokens of its sequence so far, as of its last change of stage."""
-        return self.prompt + self.sampled
 
     def cost(self) -> RequestCost:
         """What it cost, once it is done."""

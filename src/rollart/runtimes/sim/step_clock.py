@@ -44,6 +44,10 @@ class StepClock:
         step_tokens: tokens an iteration computes at most; decoding comes first.
         most_running: sequences that may be prefilled and decode at once.
         busy: told of every stretch of work once it is over.
+
+    Attributes:
+        next_event_at: when `advance` has something to do (s): the end of the stretch; infinity
+            while nothing runs.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class StepClock:
         self._busy = busy
         self._pace = 1.0
         self._stretch: Stretch | None = None
+        self.next_event_at = math.inf
         self._doomed: list[Seq] = []
         self._stopping = False
 
@@ -69,11 +74,6 @@ class StepClock:
     def capacity(self) -> int:
         """Tokens of KV; a sequence must fit with all that it may sample."""
         return self._batch.capacity
-
-    @property
-    def next_event_at(self) -> float:
-        """When `advance` has something to do; infinity while nothing runs."""
-        return self._stretch.ends_at if self._stretch is not None else math.inf
 
     @property
     def stopped(self) -> bool:
@@ -115,9 +115,7 @@ class StepClock:
 
     def add(self, seq: Seq, now: float) -> None:
         """Queue a sequence."""
-        waited = self._batch.waits_in_vain()
-        self._batch.queue(seq, now)
-        if waited and not self._batch.waits_in_vain():
+        if self._batch.queue(seq, now):
             self._disturb(now)
 
     def abort(self, names: Iterable[str], now: float) -> float:
@@ -138,9 +136,8 @@ class StepClock:
     def stop(self, now: float) -> float:
         """Run no further iteration; returns when the present one is over (s)."""
         self._stopping = True
-        if self._stretch is not None and now > self._stretch.start:
-            self._stretch.cut(now)
-            return self._stretch.ends_at
+        if self._cut(now):
+            return self.next_event_at
         self._halt(now)
         return now
 
@@ -182,7 +179,7 @@ class StepClock:
     def advance(self, to: float) -> list[Seq]:
         """Let time pass up to `to`; returns the sequences that became whole, in order."""
         whole: list[Seq] = []
-        while (stretch := self._stretch) is not None and stretch.ends_at <= to:
+        while self.next_event_at <= to and (stretch := self._stretch) is not None:
             self._complete(stretch, whole)
         return whole
 
@@ -206,13 +203,14 @@ class StepClock:
         batch = self._batch
         batch.choose(now)
         if not batch.runs:
-            self._stretch = None
+            self._stretch, self.next_event_at = None, math.inf
             return
         chunks, most, attended = batch.chunks()
         iterations = min(most, batch.undisturbed())
         tokens = sum([part for _, part in chunks]) if chunks else 0
         first_s, growth_s = self._seconds(iterations, tokens, attended)
-        self._stretch = Stretch(now, first_s, growth_s, iterations, self._kind(chunks), chunks)
+        stretch = Stretch(now, first_s, growth_s, iterations, self._kind(chunks), chunks)
+        self._stretch, self.next_event_at = stretch, stretch.ends_at
 
     def _seconds(self, iterations: int, tokens: int, attended: float) -> tuple[float, float]:
         """Seconds of the first iteration, and by how much each is longer than the one before."""
@@ -243,20 +241,27 @@ class StepClock:
 
     def _disturb(self, now: float) -> None:
         """Something changed: plan anew at the end of the iteration that is running, if any is."""
-        stretch = self._stretch
-        if stretch is not None and now > stretch.start:
-            stretch.cut(now)
+        if self._cut(now):
             return
         if self._doomed:
             self._drop_doomed()
         if not self.stopped:  # nothing runs, or its first iteration is only about to begin
             self._plan(now)
 
+    def _cut(self, now: float) -> bool:
+        """End the stretch with the iteration that is running; false if none is."""
+        stretch = self._stretch
+        if stretch is None or now <= stretch.start:
+            return False
+        stretch.cut(now)
+        self.next_event_at = stretch.ends_at
+        return True
+
     def _drop_doomed(self) -> None:
         self._batch.drop(self._doomed)
         self._doomed.clear()
 
     def _halt(self, now: float) -> None:
-        self._stretch = None
+        self._stretch, self.next_event_at = None, math.inf
         self._batch.trim()
         self._batch.stop(now)
