@@ -9,7 +9,7 @@ from rollart.backends.rewards.calling.caller import Caller
 from rollart.backends.rewards.calling.limiter import Limiter
 from rollart.backends.rewards.calling.records import CallSettings, Outcome, PlatformState
 from rollart.backends.rewards.calling.references import References
-from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
+from rollart.backends.rewards.platform import Fault, Platform, PlatformFault, PlatformLimits
 from rollart.testing.platform import ANSWERS, VERSION, Act, Play, ScriptedPlatform, told_document
 
 
@@ -34,6 +34,7 @@ class Rig:
         rate_per_s: float | None = None,
         store: References | None = None,
         fallback: Caller | None = None,
+        around: Callable[[Platform], Platform] = lambda platform: platform,
         **settings: Any,
     ) -> None:
         limits = PlatformLimits(name="scripted", body_bytes=body_bytes)
@@ -41,7 +42,7 @@ class Rig:
         self.limiter = Limiter(concurrency, rate_per_s=rate_per_s)
         self.platform = ScriptedPlatform(limits, make_fault, play, health=health, version=deployed)
         self.caller = kind(
-            self.platform,
+            around(self.platform),
             url=url,
             function_version=function_version,
             settings=CallSettings(**settings),

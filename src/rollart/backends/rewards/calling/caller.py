@@ -11,6 +11,7 @@ the pause before another try. All of it is under the call's one deadline.
 import asyncio
 import math
 from collections.abc import Awaitable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -215,14 +216,15 @@ class Caller:
             self._hedges.began()
         if delay_s is None or delay_s >= call.left_s or not self._hedges.left:
             return await self._send(call)
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(_caught(self._send(call)))
-            await asyncio.wait((first,), timeout=delay_s)
-            place = None if first.done() or not self._hedges.left else self._limiter.ask_now()
-            if place is None:  # a hedge is no reason for another call to wait
-                result = await first
-            else:
-                with place:
+        with ExitStack() as places:  # left when both tries have let go, also when cancelled
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(_caught(self._send(call)))
+                await asyncio.wait((first,), timeout=delay_s)
+                place = None if first.done() or not self._hedges.left else self._limiter.ask_now()
+                if place is None:  # a hedge is no reason for another call to wait
+                    result = await first
+                else:
+                    places.enter_context(place)
                     self._hedges.took()
                     call.hedged = True
                     second = group.create_task(_caught(self._send(call)))
@@ -266,9 +268,13 @@ class Caller:
         return answer
 
     async def _ask_health(self, request: Request, seconds: float) -> bytes:
-        with self._limiter.ask() as place:
-            await place.granted
-            return await self._exchange(encode_request(request), request.key, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                with self._limiter.ask() as place:
+                    await place.granted
+                    return await self._exchange(encode_request(request), request.key, seconds)
+        except TimeoutError as error:
+            raise PlatformFault(Fault.TIMEOUT, f"no answer within {seconds:.3g} s") from error
 
     async def _exchange(self, body: bytes, key: str, seconds: float) -> bytes:
         """The platform's answer. Raises `PlatformFault` or `ConfigError`, whatever it raises."""
@@ -343,7 +349,7 @@ class Caller:
         """What a call that ran out of time waited for."""
         if self._breaker.is_down:
             return f"the platform is down ({self._down_reason})"
-        if not call.tries:
+        if not call.tries and call.fault is None:
             return "it waited for its place (serverless.concurrency, serverless.rate_per_s)"
         return ""
 

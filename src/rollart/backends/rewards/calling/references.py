@@ -116,6 +116,8 @@ def _objects_at(url: str) -> Objects:
     try:
         import fsspec
 
+        if not scheme:
+            raise ValueError("it is no URL")
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigError(
