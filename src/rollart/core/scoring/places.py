@@ -28,6 +28,7 @@ class RewardPlace:
         store: URL of a folder for documents too large to send; None: they are not sent.
         concurrency: calls under way at most.
         rate_per_s: calls begun a second at most.
+        idle_s: seconds without a call after which a local process ends.
         hedge: send a second request when the first takes longer than 95 % of those before.
     """
 
@@ -37,6 +38,7 @@ class RewardPlace:
     store: str | None = None
     concurrency: int | None = None
     rate_per_s: float | None = None
+    idle_s: float | None = None
     hedge: bool = False
 
 
@@ -68,7 +70,7 @@ def reward_place(text: str) -> RewardPlace:
         version=own.get("version", ""),
         store=own.get("store"),
         concurrency=_count(own.get("concurrency")),
-        rate_per_s=_rate(own.get("rate")),
+        rate_per_s=_above_0("rate", "calls a second", own.get("rate")),
         hedge=own.get("hedge", "0") not in ("0", "false"),
     )
 
@@ -76,12 +78,15 @@ def reward_place(text: str) -> RewardPlace:
 def _local(rest: str) -> RewardPlace:
     path, _, query = rest.partition("?")
     own = {name: values[-1] for name, values in parse_qs(query).items()}
-    unknown = sorted(set(own) - {"concurrency"})
+    unknown = sorted(set(own) - {"concurrency", "idle"})
     if not _FUNCTION.fullmatch(path) or unknown:
         what = f"has no ?{unknown[0]}=" if unknown else "names a function"
         raise ValueError(f"a local:// URL {what}; use local://module:function")
     return RewardPlace(
-        platform=f"{LOCAL}{path}", function=path, concurrency=_count(own.get("concurrency"))
+        platform=f"{LOCAL}{path}",
+        function=path,
+        concurrency=_count(own.get("concurrency")),
+        idle_s=_above_0("idle", "seconds", own.get("idle")),
     )
 
 
@@ -93,13 +98,13 @@ def _count(given: str | None) -> int | None:
     return int(given)
 
 
-def _rate(given: str | None) -> float | None:
+def _above_0(name: str, unit: str, given: str | None) -> float | None:
     if given is None:
         return None
     try:
-        rate = float(given)
+        number = float(given)
     except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ValueError("?rate= must be calls a second above 0; use rate=20")
-    return rate
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"?{name}= must be {unit} above 0; use {name}=20")
+    return number

@@ -33,7 +33,6 @@ from rollart.runtimes.local.gateway_records import (
     Place,
     pack_outcome,
 )
-from rollart.runtimes.local.lane_pool import IDLE_S
 from rollart.runtimes.local.local_platform import LocalPlatform
 
 CONCURRENCY = 64
@@ -41,6 +40,9 @@ CONCURRENCY = 64
 
 LOCAL_PROCESSES = 8
 """Processes of a local function at most, where nothing says otherwise."""
+
+IDLE_S = 2.0
+"""Seconds without a call after which a local process ends: another is forked in milliseconds."""
 
 HOSTS = "ROLLART_REWARD_HOSTS"
 """Environment variable with the hosts that rewards may be sent to, `*.example.com` for all below.
@@ -160,7 +162,7 @@ class _Gateway:
             python_path=self._config.python_path,
             log_file=Path(self._config.logs) / f"serverless-{function.replace(':', '-')}.log",
             most=place.at.concurrency or LOCAL_PROCESSES,
-            idle_s=IDLE_S,
+            idle_s=place.at.idle_s or IDLE_S,
             on_instance=ended,
         )
 
