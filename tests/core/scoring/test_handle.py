@@ -1,6 +1,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,23 @@ def test_the_first_call_is_cold_and_a_health_call_is_none() -> None:
     first, second = (decode_answer(one.handle(call)) for _ in range(2))
     assert (first.cold, second.cold) == (True, False)
     assert first.instance == second.instance == health.instance
+
+
+def test_a_process_forked_from_one_that_loaded_the_function_is_an_instance_of_its_own() -> None:
+    one = handler(lambda t: 1.0)
+    call = encode_request(Request(key="k", trajectory=DOCUMENT.to_json()))
+    first = decode_answer(one.handle(call))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        os.write(writing, one.handle(call))
+        os._exit(0)
+    os.waitpid(child, 0)
+    forked = decode_answer(os.read(reading, 1 << 16))
+    os.close(reading)
+    os.close(writing)
+    assert forked.instance != first.instance
+    assert forked.cold
 
 
 def raising(trajectory: TrajectoryDocument) -> float:

@@ -52,12 +52,14 @@ class Handler:
         self._path = path
         self._version = version
         self._store = os.environ.get(STORE, "") if store is None else store
-        self._instance = uuid.uuid4().hex[:12]
+        self._process = 0
+        self._instance = ""
         self._cold = True
 
     def handle(self, body: bytes | str) -> bytes:
         """Answer a request; never raises. Runs coroutines to their end, so not inside a loop."""
         began = time.monotonic()
+        self._know_process()
         cold, key = self._cold, ""
         verdict: Verdict | None = None
         error = ""
@@ -85,6 +87,11 @@ class Handler:
                 error=error,
             )
         )
+
+    def _know_process(self) -> None:
+        """A server may have loaded the function first and forked then: each process is its own."""
+        if self._process != os.getpid():
+            self._process, self._instance, self._cold = os.getpid(), uuid.uuid4().hex[:12], True
 
     def _score(self, document: TrajectoryDocument) -> Verdict:
         value = self._function(document)
