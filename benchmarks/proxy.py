@@ -273,6 +273,7 @@ def make_scheduler(
             attempts=1,
             drop_zero_variance=False,
             max_dead_groups=8,
+            max_no_verdict=1.0,
             stall_s=600.0,
         ),
         events=events,

@@ -292,5 +292,6 @@ def _scheduler_settings(job: JobConfig, run_id: str) -> SchedulerSettings:
         attempts=job.faults.attempts,
         drop_zero_variance=job.train.drop_zero_variance,
         max_dead_groups=job.faults.max_dead_groups,
+        max_no_verdict=job.faults.max_no_verdict,
         stall_s=job.timeouts.stall_s,
     )

@@ -22,9 +22,10 @@ from rollart.control.flight import (
     unusable_disposition,
 )
 from rollart.control.ledger import Ledger
+from rollart.control.no_verdicts import NoVerdicts
 from rollart.control.redundancy import Outcome
 from rollart.control.tail import KEPT
-from rollart.core.errors import FailureKind
+from rollart.core.errors import FailureKind, RunStalled
 from rollart.core.events import Warned
 from rollart.core.identity import TrajectoryId
 from rollart.core.ports import EventSink
@@ -33,10 +34,11 @@ from rollart.core.types import Disposition, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """`attempts` bounds the tries at one place."""
+    """`attempts` bounds the tries at one place, `max_no_verdict` the share without a verdict."""
 
     run: str
     attempts: int
+    max_no_verdict: float
 
 
 class GroupRunner:
@@ -60,6 +62,7 @@ class GroupRunner:
         self._barrier = barrier
         self._settings = settings
         self._events = events
+        self._no_verdicts = NoVerdicts(settings.max_no_verdict)
         self._told: set[tuple[str, FailureKind]] = set()
         self.last_failure: dict[str, str] = {}
         self._paces: dict[int, list[Pace]] = {}
@@ -74,7 +77,8 @@ class GroupRunner:
         """Returns when all members have ended; `done` then holds those that stay.
 
         Raises:
-            BaseExceptionGroup: a member's task failed; the others were cancelled.
+            BaseExceptionGroup: a member's task failed, or too many trajectories of the domain had
+                no verdict (`RunStalled`); the others were cancelled.
         """
         try:
             async with asyncio.TaskGroup() as members:
@@ -100,11 +104,14 @@ class GroupRunner:
         try:
             for attempt in range(self._settings.attempts):
                 trajectory = await self._attempt(group, place, attempt, pace)
+                too_many = self._no_verdicts.count(trajectory)
                 if is_trainable(trajectory):
                     group.done[place] = trajectory
                     break
                 self._leave(trajectory, unusable_disposition(trajectory), trajectory.detail)
                 self._tell(trajectory)
+                if too_many is not None:
+                    raise RunStalled(too_many)
             else:
                 group.given_up.add(place)
         finally:

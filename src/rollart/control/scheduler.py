@@ -51,6 +51,7 @@ class SchedulerSettings:
         weights: shares of the groups, by domain.
         members_needed: the fewest scored members that make a group worth training.
         max_dead_groups: groups of one domain that may be lost in a row.
+        max_no_verdict: share of a domain's latest trajectories that may have no verdict.
         stall_s: seconds without any progress that end the run.
     """
 
@@ -63,6 +64,7 @@ class SchedulerSettings:
     attempts: int
     drop_zero_variance: bool
     max_dead_groups: int
+    max_no_verdict: float
     stall_s: float
 
 
@@ -123,7 +125,11 @@ class RolloutScheduler:
             keep=self._places_to_keep,
             may_go_on=self._may_go_on,
             barrier=self._barrier,
-            settings=GroupSettings(run=settings.run, attempts=settings.attempts),
+            settings=GroupSettings(
+                run=settings.run,
+                attempts=settings.attempts,
+                max_no_verdict=settings.max_no_verdict,
+            ),
             events=events,
         )
         self._live: dict[int, LiveGroup] = {}
