@@ -1,7 +1,7 @@
 """A function on Ray Serve, by a handle of its application (see `ray_serve_app`).
 
-Invariant: a process is connected to one cluster at most, by whoever came first; the last platform
-of those that found none connected leaves it. No proxy is used.
+Invariant: a process joins one cluster at most, and stays in it until it ends: Serve keeps what
+belongs to a session for the whole process, and a second session would find it. No proxy is used.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class RayServePlatform:
     """One application of one cluster. Arguments as `HttpPlatform`'s; Ray bounds connections."""
 
     _joining: ClassVar[threading.Lock] = threading.Lock()
-    _joined: ClassVar[int] = 0
-    """Platforms that use the connection that the first of them made."""
+    _joined: ClassVar[str | None] = None
+    """Address of the cluster that this process was joined to from here."""
 
     def __init__(
         self,
@@ -57,7 +57,6 @@ class RayServePlatform:
         self._where = where
         self._address = where.options.get("address", "auto")
         self._connecting: asyncio.Task[Any] | None = None
-        self._owns = False
         self._under_way = UnderWay(where.shown)
         self._limits = PlatformLimits(name=f"serve {self._address}", body_bytes=BODY_BYTES)
 
@@ -78,12 +77,7 @@ class RayServePlatform:
         """See `Platform.close`. Waits for a connection that is being made: Ray cannot stop it."""
         await self._under_way.close()
         if self._connecting is not None:
-            await asyncio.wait((self._connecting,))
-        if self._owns:
-            self._owns = False
-            RayServePlatform._joined -= 1
-            if not RayServePlatform._joined:
-                await asyncio.to_thread(ray.shutdown)
+            await asyncio.gather(self._connecting, return_exceptions=True)
 
     async def _call(self, body: bytes) -> bytes:
         handle = await self._handle()
@@ -122,18 +116,20 @@ class RayServePlatform:
     def _connected(self) -> Any:
         """In a thread."""
         with RayServePlatform._joining:
-            ours = RayServePlatform._joined > 0
+            joined = RayServePlatform._joined
             if not ray.is_initialized():
-                ours = True
                 ray.init(
                     address=self._address,
                     namespace="serve",
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-            if ours and not self._owns:
-                self._owns = True
-                RayServePlatform._joined += 1
+                RayServePlatform._joined = self._address
+            elif joined not in (None, self._address):
+                raise ConfigError(
+                    f"{self._where.shown}: ?address={self._address}, but this run already uses "
+                    f"the cluster {joined}; one run can use one Ray cluster"
+                )
         handle: Any = ray.serve.get_app_handle(self._where.target)
         return handle.options(method_name="score")
 
