@@ -122,10 +122,11 @@ def test_a_cancelled_hedge_frees_its_place_only_when_it_has_let_go(rig: Any) -> 
         made = await warmed(rig, Act(seconds=50.0), Act(seconds=50.0), concurrency=2)
         call = asyncio.ensure_future(made.score())
         await asyncio.sleep(3.0)
-        others = [asyncio.ensure_future(made.score(f"other-{i}")) for i in range(2)]
-        await asyncio.sleep(1.0)
+        place, beside = made.limiter.ask(), list[int]()
+        place.granted.add_done_callback(lambda granted: beside.append(made.platform.seen.under_way))
         call.cancel()
-        await asyncio.gather(*others)
-        assert made.platform.seen.most == 2
+        await asyncio.wait((call, place.granted))
+        assert beside[0] < 2
+        made.limiter.leave(place)
 
     run_virtual(main)
