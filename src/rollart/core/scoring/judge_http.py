@@ -67,10 +67,8 @@ def _sent(post: Post, seconds: float, watch: "_Watch") -> Reply:
     request = urllib.request.Request(
         post.endpoint.url, data=post.body, headers=headers, method="POST"
     )
-    proxies = urllib.request.ProxyHandler({} if post.endpoint.loopback else None)
-    opener = urllib.request.build_opener(proxies, _Stay(), _Plain(watch), _Secure(watch))
     try:
-        answer = opener.open(request, timeout=seconds)
+        answer = _opener(post.endpoint, watch).open(request, timeout=seconds)
     except urllib.error.HTTPError as error:
         answer = error
     with answer:
@@ -87,6 +85,19 @@ def _sent(post: Post, seconds: float, watch: "_Watch") -> Reply:
             body=body,
             retry_after=answer.headers.get("Retry-After") or "",
         )
+
+
+def _opener(endpoint: Endpoint, watch: "_Watch") -> urllib.request.OpenerDirector:
+    """What sends a request, and nothing more: what follows redirects is left out."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler({} if endpoint.loopback else None),
+        _Secure(watch) if endpoint.url.startswith("https:") else _Plain(watch),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
 
 
 class _Watch:
@@ -118,13 +129,6 @@ def _shut(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also under TLS, whose state stays whole
     except OSError:
         return  # it has ended already
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key is for one host."""
-
-    def redirect_request(self, *_args: Any, **_named: Any) -> None:
-        return None
 
 
 class _Plain(urllib.request.HTTPHandler):
