@@ -34,8 +34,8 @@ def test_a_share_above_the_bound_is_told_with_the_reasons_counted() -> None:
     failing = [unscored(FailureKind.REWARD_TIMEOUT)] * 20 + [unscored()] * 31
     told = counted(NoVerdicts(0.5), [scored()] * 49 + failing)
     assert told is not None
-    assert "domain lake: 51 of its latest 100 trajectories have no verdict" in told
-    assert "(31 reward_error, 20 reward_timeout)" in told
+    assert "51 of the latest 100 trajectories have no verdict" in told
+    assert "(31 reward_error in lake, 20 reward_timeout in lake)" in told
     assert "faults.max_no_verdict = 0.5" in told
     assert "the last: gone" in told
 

@@ -85,7 +85,7 @@ def test_when_every_group_is_filtered_the_run_stops_with_counts_per_reason() -> 
 
 
 def test_when_every_reward_refuses_the_run_stops_and_names_the_failures() -> None:
-    job = scripted_job(faults__max_dead_groups=10)
+    job = scripted_job(faults__max_dead_groups=10, faults__max_no_verdict=1.0)
     run = kept(run_scripted(job, replace(FINITE, reward_refuses=1.0)))
     assert not run.result.ok
     assert "incomplete" in run.result.reason

@@ -77,8 +77,8 @@ class GroupRunner:
         """Returns when all members have ended; `done` then holds those that stay.
 
         Raises:
-            BaseExceptionGroup: a member's task failed, or too many trajectories of the domain had
-                no verdict (`RunStalled`); the others were cancelled.
+            BaseExceptionGroup: a member's task failed, or too many trajectories had no
+                verdict (`RunStalled`); the others were cancelled.
         """
         try:
             async with asyncio.TaskGroup() as members:

@@ -51,7 +51,7 @@ class SchedulerSettings:
         weights: shares of the groups, by domain.
         members_needed: the fewest scored members that make a group worth training.
         max_dead_groups: groups of one domain that may be lost in a row.
-        max_no_verdict: share of a domain's latest trajectories that may have no verdict.
+        max_no_verdict: share of the latest trajectories that may have no verdict.
         stall_s: seconds without any progress that end the run.
     """
 

@@ -213,8 +213,8 @@ class TimeoutConfig(Section):
 class FaultConfig(Section):
     """How much loss is borne before a domain is closed, an engine given up, or the run ended.
 
-    `max_no_verdict` is the share of a domain's latest trajectories (100 of them) that may end
-    without a verdict; above it the run stops with the reasons counted. 1 bears any share.
+    `max_no_verdict` is the share of the latest 100 trajectories that may end without a verdict;
+    above it the run stops with the reasons counted. 1 bears any share.
     """
 
     attempts: Positive = 3
