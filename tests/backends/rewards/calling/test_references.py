@@ -76,7 +76,7 @@ def test_above_the_limit_with_no_store_is_told_with_size_limit_and_remedy(rig: A
         outcome = await made.score(filling=FILLING)
         assert outcome.verdict.score is None
         assert outcome.verdict.failure is FailureKind.REWARD_ERROR
-        for said in (str(SIX_MB), "7340", "serverless.store"):
+        for said in (str(SIX_MB), "7340", "?store="):
             assert said in outcome.verdict.reason
         assert made.requests == outcome.tries == 0
         assert asyncio.get_running_loop().time() == 0
@@ -199,7 +199,7 @@ def test_a_function_finds_what_was_stored(tmp_path: Path, scheme: str) -> None:
 
 def test_a_store_that_nothing_serves_is_refused_with_the_remedy() -> None:
     for url in ("nowhere://bucket", "/a/folder", "s3x"):
-        with pytest.raises(ConfigError, match=r"serverless\.store"):
+        with pytest.raises(ConfigError, match=r"\?store="):
             References(url)
 
 

@@ -57,8 +57,8 @@ class Call:
                 if store is None:
                     raise GiveUp(
                         f"its request of {size} bytes is above the {limits.body_bytes} that "
-                        f"{limits.name} takes; set serverless.store to a folder that both sides "
-                        'reach, such as "s3://bucket/rewards"',
+                        f"{limits.name} takes; name a folder that both sides reach in the "
+                        "reward's URL: ?store=s3://bucket/rewards",
                         late=False,
                     )
                 self.reference = await store.put(data)

@@ -350,7 +350,7 @@ class Caller:
         if self._breaker.is_down:
             return f"the platform is down ({self._down_reason})"
         if not call.tries and call.fault is None:
-            return "it waited for its place (serverless.concurrency, serverless.rate_per_s)"
+            return "it waited for its place; more at once is ?concurrency= and ?rate= in the URL"
         return ""
 
 

@@ -121,7 +121,7 @@ def _objects_at(url: str) -> Objects:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"serverless.store = {url!r}: {error}; use file:///folder, or install what serves "
+            f"?store={url}: {error}; use file:///folder, or install what serves "
             f"{scheme or 'such'} URLs (fsspec, and s3fs for s3://)"
         ) from error
     return _Remote()
