@@ -20,7 +20,7 @@ from rollart.backends.rewards.calling.limiter import Limiter
 from rollart.backends.rewards.calling.records import CallSettings, PlatformState
 from rollart.backends.rewards.opening import open_platform
 from rollart.backends.rewards.platform import Fault, Platform, PlatformFault
-from rollart.core.errors import ConfigError
+from rollart.core.errors import ConfigError, first_error
 from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.scoring.handle import STORE
 from rollart.core.scoring.sources import Sources, sources_of
@@ -74,7 +74,10 @@ def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
     def front(platform: Platform) -> RewardFront:
         return RewardFront(platform, token=token, seconds=seconds)
 
-    asyncio.run(_serve(sources, front, host=host, port=port, processes=processes, say=say))
+    try:
+        asyncio.run(_serve(sources, front, host=host, port=port, processes=processes, say=say))
+    except ExceptionGroup as errors:  # of the group that connections live in
+        raise first_error(errors) from errors
 
 
 async def _serve(

@@ -119,15 +119,14 @@ def _print(trial: "Trial") -> None:
     table.add_column(overflow="fold")
     for row in _rows(trial):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
+    Console().print(table)
     for one in trial.disagreements[:5]:
-        console.print(f"differs  {one.sample}: {one.differs}", markup=False, highlight=False)
+        print(f"differs  {one.sample}: {one.differs}")
     said = {one.error: one for one in reversed(trial.tried) if one.error}
     for kind, one in said.items():
-        console.print(f"{kind}  {one.sample}: {one.verdict.reason}", markup=False, highlight=False)
+        print(f"{kind}  {one.sample}: {one.verdict.reason}")
     if any(one.error and not one.differs for one in trial.tried if one.here is not None):
-        console.print("The function here fails on samples as well: it may not know such tasks.")
+        print("The function here fails on samples as well: it may not know such tasks.")
 
 
 def _rows(trial: "Trial") -> Iterator[tuple[str, str]]:

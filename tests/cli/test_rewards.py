@@ -1,0 +1,271 @@
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rollart.cli.main import main
+from rollart.core.scoring.wire import Request, decode_answer, encode_request
+from rollart.shipping.samples import sample_documents
+
+JUDGE = """
+import os, time
+from rollart import serverless
+
+@serverless(timeout=3, memory="512MB")
+def score(trajectory):
+    if trajectory.task.key == "crash":
+        os._exit(3)
+    if trajectory.task.key == "hang":
+        while True:
+            pass
+    return len(trajectory.turns) / 7
+
+def shifted(trajectory):
+    return len(trajectory.turns) / 7 + 1e-6
+
+def raising(trajectory):
+    raise RuntimeError("the judge is silent")
+"""
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "judge.py").write_text(JUDGE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLART_REWARD_TOKEN", raising=False)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["rewards", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_packaging_prints_the_one_command_and_the_url_for_the_job(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(capsys, "package", "judge:score", "--target", "lambda", "--out", "out")
+    assert (code, err) == (0, "")
+    manifest = json.loads((folder / "out/rollart-reward.json").read_text())
+    assert f"judge:score, version {manifest['version']}" in out
+    assert "512 MB, 3 s a call" in out
+    assert f"cd {folder / 'out'} && sam deploy --stack-name judge-score" in out
+    assert 'reward = "judge:score"' in out
+    assert re.search(r'reward_url = "lambda://judge-score\?region=\S+"', out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("judge:score", "--target", "azure", "--out", "out"), "invalid choice: 'azure'"),
+        (("judge:score", "--target", "fc"), "the following arguments are required: --out"),
+        (("judge:nothing", "--target", "fc", "--out", "out"), "has no function 'nothing'"),
+        (("nowhere:score", "--target", "fc", "--out", "out"), "there is no module nowhere"),
+        (("judge:score", "--target", "fc", "--out", "."), "--out"),
+        (("judge:score", "--target", "fc", "--out", "out", "--name", "A B"), "--name 'A B'"),
+    ],
+)
+def test_what_cannot_be_packaged_is_one_line_and_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    code, out, err = said(capsys, "package", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert sorted(file.name for file in folder.iterdir()) == ["judge.py"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_a_host_that_others_reach_is_refused_without_a_token(
+    folder: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    code, _, err = said(capsys, "serve", "judge:score", "--host", host, "--port", "0")
+    assert code == 2
+    assert "set ROLLART_REWARD_TOKEN" in err
+
+
+def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, _, err = said(capsys, "serve", "judge:score", "--port", port)
+    assert code == 2
+    assert "cannot listen there" in err
+    assert "use --port 0" in err
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host/x", "no platform has this URL; use one of"),
+        ("judge:score", "no platform has this URL"),
+        ("http://user:secret@127.0.0.1/", "take it out"),
+        ("http://169.254.169.254/latest", "169.254.169.254"),
+        ("fc://judge", "use fc://name?region=cn-hangzhou&account="),
+    ],
+)
+def test_a_url_that_is_none_is_one_line_and_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], url: str, words: str
+) -> None:
+    code, out, err = said(capsys, "test", url)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "secret" not in err
+    assert err.count("\n") == 1
+
+
+def test_nothing_that_listens_is_one_line_and_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code, _, err = said(capsys, "test", f"http://127.0.0.1:{port}/", "--timeout", "2")
+    assert code == 2
+    assert "does not answer" in err
+    assert err.count("\n") == 1
+
+
+@contextmanager
+def served(*arguments: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command as a process, and the URL that it tells."""
+    environment = {**os.environ, **({"ROLLART_REWARD_TOKEN": token} if token else {})}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollart", "rewards", "serve", *arguments, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert process.stdout is not None
+        while "reward_url" not in (line := process.stdout.readline()):
+            assert line, "it ended"
+        yield line.split('"')[1], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def asked(url: str, key: str, token: str = "") -> int | float | None:
+    """The score, or the status of a refusal."""
+    plain = sample_documents(1)[0].to_json()
+    plain["task"]["key"] = key
+    body = encode_request(Request(key=key, seconds=30.0, trajectory=plain))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with OPENER.open(urllib.request.Request(url, body, headers), timeout=30) as reply:
+            verdict = decode_answer(reply.read()).verdict
+            return None if verdict is None else verdict.score
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def children_of(pid: int) -> list[int]:
+    """All descendants that live."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] != "Z":
+            parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        own = parents.get(todo.pop(), [])
+        found += own
+        todo += own
+    return found
+
+
+@pytest.mark.real
+def test_a_crash_or_an_endless_loop_costs_one_call_of_a_served_function(folder: Path) -> None:
+    with served("judge:score", "--processes", "2") as (url, _):
+        assert asked(url, "go") == 1 / 7
+        assert asked(url, "crash") == 502
+        began = time.monotonic()
+        assert asked(url, "hang") == 504
+        assert 2.5 < time.monotonic() - began < 6.0
+        assert asked(url, "go") == 1 / 7
+
+
+@pytest.mark.real
+def test_calls_of_a_served_function_run_side_by_side(folder: Path) -> None:
+    async def main() -> list[int | float | None]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(asyncio.to_thread(asked, url, key)) for key in ("hang", "go")
+            ]
+        return [task.result() for task in tasks]
+
+    with served("judge:score", "--processes", "2") as (url, _):
+        assert asyncio.run(main()) == [504, 1 / 7]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_served_function_ends_at_once_with_all_its_processes(
+    folder: Path, sign: signal.Signals
+) -> None:
+    with served("judge:score") as (url, process):
+        assert asked(url, "go") == 1 / 7
+        left = children_of(process.pid)
+        assert left
+        began = time.monotonic()
+        process.send_signal(sign)
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5.0
+    assert [pid for pid in left if Path(f"/proc/{pid}").exists()] == []
+
+
+@pytest.mark.real
+def test_a_served_function_with_a_token_answers_only_who_bears_it(folder: Path) -> None:
+    with served("judge:score", token="sesame") as (url, _):
+        assert asked(url, "go") == 401
+        assert asked(url, "go", "sesam") == 401
+        assert asked(url, "go", "sesame") == 1 / 7
+
+
+@pytest.mark.real
+def test_trying_a_served_function_says_that_it_agrees_or_in_what_it_differs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served("judge:score") as (url, _):
+        code, out, _ = said(capsys, "test", url, "--function", "judge:score", "--samples", "9")
+        assert "9 of 9 with judge:score here" in out
+        assert "none" in out
+        assert code == 0
+        code, out, _ = said(capsys, "test", url, "--function", "judge:shifted", "--samples", "9")
+        assert code == 1
+        assert "0 of 9 with judge:shifted here" in out
+        assert "package and deploy it again" in re.sub(r"[│\s]+", " ", out)
+        assert "score is" in out
+
+
+@pytest.mark.real
+def test_trying_a_function_that_raises_counts_its_errors_and_says_the_first(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served("judge:raising") as (url, _):
+        code, out, _ = said(capsys, "test", url, "--samples", "7")
+    assert code == 1
+    assert "7 reward_error" in out
+    assert "RuntimeError: the judge is silent" in out
