@@ -182,7 +182,7 @@ def _add_package(own: "argparse._SubParsersAction[Any]") -> None:
         "--store",
         default="",
         metavar="URL",
-        help="folder with documents too large to send, as the job's serverless.store",
+        help="folder with documents too large to send, as ?store= of the job's reward URL",
     )
     how = package.add_mutually_exclusive_group()
     how.add_argument(

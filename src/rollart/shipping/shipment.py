@@ -121,7 +121,7 @@ def store_requirements(store: str) -> tuple[str, ...]:
         known = ", ".join(f"{one}://" for one in STORES)
         raise ConfigError(
             f"--store {store!r}: must be the URL of a folder, of {known}; use --store "
-            "s3://bucket/folder, as the job's serverless.store"
+            "s3://bucket/folder, as ?store= of the job's reward URL"
         )
     if "@" in rest.partition("/")[0]:
         raise ConfigError(

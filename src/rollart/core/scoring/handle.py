@@ -121,7 +121,7 @@ def _fetched(where: Reference, store: str) -> bytes:
     if not store or not _within(where.url, store):
         raise ValueError(
             f"the trajectory lies at {where.url!r}, outside the store {store!r}; set {STORE} of "
-            "the function to the run's serverless.store"
+            "the function to what ?store= of the reward's URL says"
         )
     if where.size > LARGEST:
         raise ValueError(f"a trajectory of {where.size} bytes; at most {LARGEST}")

@@ -57,6 +57,12 @@ def allowed_hosts(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     return None if given is None else tuple(host.strip() for host in given.split(",") if host)
 
 
+def most_calls(place: Place) -> int:
+    """Calls under way at once; here, that is processes, so that nothing queues out of sight."""
+    usual = LOCAL_PROCESSES if place.at.platform.startswith(LOCAL) else CONCURRENCY
+    return place.at.concurrency or usual
+
+
 def entry(port: ChildPort, config: Any) -> None:
     """Serve "open", "score" and "cancel" until stopped."""
     settings = msgspec.convert(config, GatewayConfig)
@@ -91,9 +97,9 @@ class _Gateway:
         caller: Caller | None = None
         for place in reversed(wish.places):
             caller = self._caller(place, fallback=caller)
+            if not place.at.platform.startswith(LOCAL):
+                await caller.health(seconds)
         assert caller is not None, "a wish has a place"
-        if not wish.url.startswith(LOCAL):
-            await caller.health(seconds)
         self._callers[wish.url] = caller
 
     async def score(
@@ -127,8 +133,7 @@ class _Gateway:
         platform = self._platform(place)
         name = platform.limits.name
         if name not in self._limiters:
-            most = place.at.concurrency or CONCURRENCY
-            self._limiters[name] = Limiter(most, rate_per_s=place.at.rate_per_s)
+            self._limiters[name] = Limiter(most_calls(place), rate_per_s=place.at.rate_per_s)
         return Caller(
             platform,
             url=place.at.platform,
@@ -161,7 +166,7 @@ class _Gateway:
             env=dict(self._config.children),
             python_path=self._config.python_path,
             log_file=Path(self._config.logs) / f"serverless-{function.replace(':', '-')}.log",
-            most=place.at.concurrency or LOCAL_PROCESSES,
+            most=most_calls(place),
             idle_s=place.at.idle_s or IDLE_S,
             on_instance=ended,
         )

@@ -14,6 +14,7 @@ from rollart.testing.conformance.launcher import (
     check_inventory,
     check_launcher,
 )
+from rollart.testing.conformance.platform import PlatformTrial, check_platform
 from rollart.testing.conformance.renderer import RendererTrial, check_renderer
 from rollart.testing.conformance.reward import RewardTrial, check_reward
 from rollart.testing.conformance.tasks import TaskSourceTrial, check_task_source
@@ -25,6 +26,7 @@ __all__ = [
     "EngineTrial",
     "EnvironmentsTrial",
     "LauncherTrial",
+    "PlatformTrial",
     "RendererTrial",
     "RewardTrial",
     "StoreTrial",
@@ -35,6 +37,7 @@ __all__ = [
     "check_event_sink",
     "check_inventory",
     "check_launcher",
+    "check_platform",
     "check_renderer",
     "check_reward",
     "check_task_source",
