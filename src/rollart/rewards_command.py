@@ -23,6 +23,7 @@ from rollart.backends.rewards.platform import Fault, Platform, PlatformFault
 from rollart.core.errors import ConfigError, first_error
 from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.scoring.handle import STORE
+from rollart.core.scoring.places import LOCAL, reward_place
 from rollart.core.scoring.sources import Sources, sources_of
 from rollart.core.scoring.verdict import Verdict
 from rollart.runtimes.local.child_env import child_environment
@@ -105,7 +106,7 @@ async def _serve(
         try:
             shown = f"[{host}]" if ":" in host else host
             say(f"{sources.path}, version {sources.version}, {processes} processes at most")
-            say(f'reward_url = "http://{shown}:{taken}/"')
+            say(f'reward = "http://{shown}:{taken}/#{sources.path}"')
             await stop.wait()
         finally:
             server.close()
@@ -155,6 +156,7 @@ def try_url(
     """Send samples to a URL, and compare with a function here where one is given.
 
     Args:
+        url: as in a job. Where it names the function, ``…#module:function``, that is compared.
         function: ``module:function``, with the module in the working directory.
         samples: how many built-in ones; `run`: a run's directory, to send what it recorded.
         concurrency: calls at once.
@@ -163,13 +165,19 @@ def try_url(
     Raises:
         ConfigError: nothing can be tried: a wrong URL, credentials, nothing that listens.
     """
+    try:
+        place = reward_place(url)
+    except ValueError as error:
+        raise ConfigError(f"the URL {error}") from error
     documents = sample_documents(samples) if run is None else recorded_documents(run)
-    known = None if function is None else _known(function)[0]
-    return asyncio.run(_try(url, known, documents, concurrency, seconds))
+    path = function or place.function
+    known = _known(path)[0] if path else None
+    where = _known(place.function)[0] if place.platform.startswith(LOCAL) else place.platform
+    return asyncio.run(_try(where, known, documents, concurrency, seconds))
 
 
 async def _try(
-    url: str,
+    where: str | Sources,
     known: Sources | None,
     documents: Sequence[TrajectoryDocument],
     concurrency: int,
@@ -178,7 +186,11 @@ async def _try(
     loop = asyncio.get_running_loop()
     todo = iter(documents)
     tried: list[Tried] = []
-    async with _called(open_platform(url, allow_hosts=None), url, concurrency) as there:
+    url = where if isinstance(where, str) else f"{LOCAL}{where.path}"
+    async with (
+        _opened(where, concurrency) as platform,
+        _called(platform, url, concurrency) as there,
+    ):
         about = await there.health(min(HEALTH_S, seconds))
         async with _maybe(known, concurrency) as here:
 
@@ -225,6 +237,16 @@ async def _try_one(
 
 
 @asynccontextmanager
+async def _opened(where: str | Sources, concurrency: int) -> AsyncIterator[Platform]:
+    """The platform of a URL, which its caller closes, or a function here."""
+    if isinstance(where, str):
+        yield open_platform(where, allow_hosts=None)
+        return
+    async with _local(where, min(concurrency, os.cpu_count() or 1)) as platform:
+        yield platform
+
+
+@asynccontextmanager
 async def _called(platform: Platform, url: str, concurrency: int) -> AsyncIterator[Caller]:
     caller = Caller(
         platform,
@@ -249,8 +271,8 @@ async def _maybe(known: Sources | None, concurrency: int) -> AsyncIterator[Calle
         yield None
         return
     async with (
-        _local(known, min(concurrency, os.cpu_count() or 1)) as platform,
-        _called(platform, f"local://{known.path}", concurrency) as caller,
+        _opened(known, concurrency) as platform,
+        _called(platform, f"{LOCAL}{known.path}", concurrency) as caller,
     ):
         yield caller
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rollart.cli.main import main
+from rollart.core.scoring.places import reward_place
 from rollart.core.scoring.wire import Request, decode_answer, encode_request
 from rollart.shipping.samples import sample_documents
 
@@ -65,8 +66,10 @@ def test_packaging_prints_the_one_command_and_the_url_for_the_job(
     assert f"judge:score, version {manifest['version']}" in out
     assert "512 MB, 3 s a call" in out
     assert f"cd {folder / 'out'} && sam deploy --stack-name judge-score" in out
-    assert 'reward = "judge:score"' in out
-    assert re.search(r'reward_url = "lambda://judge-score\?region=\S+"', out)
+    url = re.search(r'reward = "(lambda://judge-score\?region=\S+#judge:score)"', out)
+    assert url is not None
+    assert reward_place(url[1]).function == "judge:score"
+    assert f'reward = ["{url[1]}", "local://judge:score"]' in out
 
 
 @pytest.mark.parametrize(
@@ -113,8 +116,9 @@ def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("ftp://host/x", "no platform has this URL; use one of"),
-        ("judge:score", "no platform has this URL"),
+        ("ftp://host/x", "must be a URL of local://, http://"),
+        ("judge:score", "must be a URL of local://, http://"),
+        ("http://127.0.0.1/#nothing", "what follows # must be the function's import path"),
         ("http://user:secret@127.0.0.1/", "take it out"),
         ("http://169.254.169.254/latest", "169.254.169.254"),
         ("fc://judge", "use fc://name?region=cn-hangzhou&account="),
@@ -155,7 +159,7 @@ def served(*arguments: str, token: str = "") -> Iterator[tuple[str, subprocess.P
     )
     try:
         assert process.stdout is not None
-        while "reward_url" not in (line := process.stdout.readline()):
+        while "reward = " not in (line := process.stdout.readline()):
             assert line, "it ended"
         yield line.split('"')[1], process
     finally:
@@ -249,7 +253,7 @@ def test_trying_a_served_function_says_that_it_agrees_or_in_what_it_differs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served("judge:score") as (url, _):
-        code, out, _ = said(capsys, "test", url, "--function", "judge:score", "--samples", "9")
+        code, out, _ = said(capsys, "test", url, "--samples", "9")  # the URL names the function
         assert "9 of 9 with judge:score here" in out
         assert "none" in out
         assert code == 0
@@ -258,6 +262,15 @@ def test_trying_a_served_function_says_that_it_agrees_or_in_what_it_differs(
         assert "0 of 9 with judge:shifted here" in out
         assert "package and deploy it again" in re.sub(r"[│\s]+", " ", out)
         assert "score is" in out
+
+
+@pytest.mark.real
+def test_a_function_can_be_tried_here_without_a_server(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, "test", "local://judge:score", "--samples", "9")
+    assert code == 0
+    assert "judge:score at local://judge:score" in out
 
 
 @pytest.mark.real

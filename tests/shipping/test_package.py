@@ -10,6 +10,7 @@ import yaml
 
 import rollart
 from rollart.core.errors import ConfigError
+from rollart.core.scoring.places import reward_place
 from rollart.core.scoring.sources import sources_of
 from rollart.shipping.package import MANIFEST, TARGETS, Packaged, package
 
@@ -141,7 +142,9 @@ def test_a_function_that_declares_nothing_gets_the_defaults(tmp_path: Path) -> N
 def test_a_store_is_written_into_the_function_with_what_reads_it(tmp_path: Path) -> None:
     root = written(tmp_path / "in", "def score(t):\n    return 1.0\n")
     store = "s3://bucket/rewards"
-    package("judge:score", TARGETS["lambda"], tmp_path / "out", root=root, store=store)
+    one = package("judge:score", TARGETS["lambda"], tmp_path / "out", root=root, store=store)
+    place = reward_place(one.url)
+    assert (place.store, place.function) == (store, "judge:score")
     assert f"STORE, '{store}'" in (tmp_path / "out/rollart_reward.py").read_text()
     assert (tmp_path / "out/requirements.txt").read_text() == "fsspec\ns3fs\n"
     text = (tmp_path / "out/template.yaml").read_text()
@@ -266,6 +269,12 @@ def test_torch_is_too_large_for_lambda_which_is_said_with_sizes_and_the_remedy(
     assert "torch " in told
     assert "MB unpacked; lambda takes 250 MB" in told
     assert "--target cloudrun" in told
+
+
+def test_large_packages_for_function_compute_are_warned_of(tmp_path: Path) -> None:
+    root = written(tmp_path / "in", "def score(t):\n    import torch\n    return 1.0\n")
+    one = package("judge:score", TARGETS["fc"], tmp_path / "out", root=root)
+    assert any("packed it may have 500 MB" in warning for warning in one.warnings)
 
 
 def test_a_module_in_the_place_of_a_generated_file_is_refused(tmp_path: Path) -> None:

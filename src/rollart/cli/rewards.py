@@ -87,11 +87,10 @@ def _told(packaged: "Packaged") -> str:
         f"  cd {shlex.quote(str(packaged.directory))} && {target.deploy(shipment)}",
         "",
         "then, in the job's [[domains]]:",
-        f'  reward = "{shipment.sources.path}"',
-        f'  reward_url = "{target.url(shipment)}"',
+        f'  reward = "{packaged.url}"',
+        "or, with the job's own processes for while it is down:",
+        f'  reward = ["{packaged.url}", "local://{shipment.sources.path}"]',
     ]
-    if shipment.store:
-        lines += ["and in its [serverless]:", f'  store = "{shipment.store}"']
     return "\n".join(lines)
 
 
@@ -222,9 +221,11 @@ def _add_test(own: "argparse._SubParsersAction[Any]") -> None:
         "Reports latency, errors and version, and with --function whether its verdicts are those\n"
         "of the function here. The code is 1 where one differs or a call gave no answer.",
     )
-    test.add_argument("url", metavar="URL", help="as the job's reward_url")
+    test.add_argument("url", metavar="URL", help="as a job's reward, such as lambda://judge")
     test.add_argument(
-        "--function", metavar="MODULE:FUNCTION", help="compare with this function, run here"
+        "--function",
+        metavar="MODULE:FUNCTION",
+        help="compare with this function, run here; URL#MODULE:FUNCTION is the same",
     )
     which = test.add_mutually_exclusive_group()
     which.add_argument(

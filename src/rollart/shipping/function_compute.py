@@ -144,6 +144,5 @@ FUNCTION_COMPUTE = Target(
     memory_mib=(128, 32_768),
     timeout_s=(1, 86_400),
     python=PYTHON,
-    unzipped_mib=500,
-    beyond="import less, or put the packages into a layer",
+    zipped="; packed it may have 500 MB, in some regions 100 MB",
 )

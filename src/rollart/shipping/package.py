@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import quote
 
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.document import DOCUMENT_VERSION
@@ -71,6 +72,15 @@ class Packaged:
     target: Target
     bytes: int
     warnings: tuple[str, ...]
+
+    @property
+    def url(self) -> str:
+        """What the job's ``reward`` is, once it is deployed; its version is compared then."""
+        where, path = self.target.url(self.shipment), self.shipment.sources.path
+        store = self.shipment.store
+        if store:
+            where += f"{'&' if '?' in where else '?'}store={quote(store, safe=':/')}"
+        return f"{where}#{path}"
 
 
 def package(
@@ -176,7 +186,7 @@ def _size_warnings(shipment: Shipment, target: Target) -> list[str]:
     if whole > 100 * MEBIBYTE:
         return [
             f"its packages are {whole // MEBIBYTE} MB installed ({largest}): a cold start takes "
-            "seconds"
+            f"seconds{target.zipped}"
         ]
     return []
 

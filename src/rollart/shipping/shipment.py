@@ -65,11 +65,12 @@ class Target:
         files: the generated files, by their place in the package.
         requirements: packages that the platform's handler needs.
         deploy: the one command that deploys the package, in a shell, in its folder.
-        url: what the job's ``reward_url`` is then.
+        url: where it is then.
         memory_mib, timeout_s: least and most of each.
         python: version of the interpreter there; None: that of here.
         unzipped_mib: the largest package, unpacked; None where there is no such limit.
         beyond: what to do about a package that is larger.
+        zipped: what the platform says of the packed one, to be told beside a large size.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Target:
     python: str | None = None
     unzipped_mib: int | None = None
     beyond: str = ""
+    zipped: str = ""
 
     def refuse_beyond_limits(self, shipment: Shipment) -> None:
         """Raises `ConfigError` for what the platform does not bear."""
