@@ -37,6 +37,7 @@ from rollart.shipping.shipment import TIMEOUT_S
 from rollart.shipping.trial import Trial, Tried
 
 TOKEN = "ROLLART_REWARD_TOKEN"
+BODY_BYTES = 32 << 20  # what the platforms of HTTP functions take as well
 IDLE_S = 60.0
 HEALTH_S = 30.0
 
@@ -96,7 +97,7 @@ async def _serve(
         loop.add_signal_handler(sign, stop.set)
     async with _local(sources, processes) as platform, asyncio.TaskGroup() as group:
         front = front_of(platform)
-        server = HttpServer(group, front.answer, front.refuse)
+        server = HttpServer(group, front.answer, front.refuse, body_bytes=BODY_BYTES)
         try:
             taken = await server.open(host, port)
         except OSError as error:

@@ -212,6 +212,12 @@ def test_a_crash_or_an_endless_loop_costs_one_call_of_a_served_function(folder: 
 
 
 @pytest.mark.real
+def test_a_served_function_takes_documents_of_10_mb(folder: Path) -> None:
+    with served("judge:score") as (url, _):
+        assert asked(url, "x" * 10_000_000) == 1 / 7
+
+
+@pytest.mark.real
 def test_calls_of_a_served_function_run_side_by_side(folder: Path) -> None:
     async def main() -> list[int | float | None]:
         async with asyncio.TaskGroup() as group:

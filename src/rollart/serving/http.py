@@ -65,8 +65,12 @@ class Head:
     waits: bool
 
 
-def read_head(raw: bytes) -> Head:
-    """The head of a request, without its last empty line. Raises `BadRequest`."""
+def read_head(raw: bytes, body_bytes: int = BODY_BYTES) -> Head:
+    """The head of a request, without its last empty line. Raises `BadRequest`.
+
+    Args:
+        body_bytes: the longest body that is taken.
+    """
     first, *rest = raw.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in {"HTTP/1.1", "HTTP/1.0"}:
@@ -85,8 +89,8 @@ def read_head(raw: bytes) -> Head:
     length = headers.get("content-length", "0")
     if not _LENGTH.fullmatch(length):
         raise BadRequest(400, "Content-Length is no number")
-    if int(length) > BODY_BYTES:
-        raise BadRequest(413, f"a body of {length} bytes; at most {BODY_BYTES}")
+    if int(length) > body_bytes:
+        raise BadRequest(413, f"a body of {length} bytes; at most {body_bytes}")
     wish = headers.get("connection", "").lower()
     return Head(
         request=Request(method=words[0], path=words[1].partition("?")[0], headers=headers),
@@ -114,12 +118,21 @@ class HttpServer:
     Args:
         handle: answers a request; must not raise.
         refuse: the answer to one that cannot be read.
+        body_bytes: of the longest request.
     """
 
-    def __init__(self, group: asyncio.TaskGroup, handle: Handler, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        group: asyncio.TaskGroup,
+        handle: Handler,
+        refuse: Refuse,
+        *,
+        body_bytes: int = BODY_BYTES,
+    ) -> None:
         self._group = group
         self._handle = handle
         self._refuse = refuse
+        self._body_bytes = body_bytes
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -165,7 +178,7 @@ class HttpServer:
                 raw = await reader.readuntil(_HEAD_END)
         except asyncio.LimitOverrunError as error:
             raise BadRequest(431, f"headers of over {HEAD_BYTES} bytes") from error
-        head = read_head(raw.removesuffix(_HEAD_END))
+        head = read_head(raw.removesuffix(_HEAD_END), self._body_bytes)
         body = b""
         if head.length:
             if head.waits:
