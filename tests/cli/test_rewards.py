@@ -146,6 +146,23 @@ def test_nothing_that_listens_is_one_line_and_code_2(
     assert err.count("\n") == 1
 
 
+def test_missing_credentials_are_named_and_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "ALIBABA_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    code, _, err = said(
+        capsys, "test", "lambda://judge?region=eu-west-1&endpoint=http://127.0.0.1:9"
+    )
+    assert code == 2
+    assert "AWS_ACCESS_KEY_ID" in err
+    code, _, err = said(capsys, "test", "fc://judge?endpoint=127.0.0.1:9")
+    assert code == 2
+    assert "ALIBABA_CLOUD_ACCESS_KEY_ID" in err
+
+
 @contextmanager
 def served(*arguments: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The command as a process, and the URL that it tells."""

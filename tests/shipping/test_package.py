@@ -217,6 +217,19 @@ def test_a_function_that_cannot_be_shipped_is_refused_with_the_reason(
     assert said in refusal(root, tmp_path / "out")
 
 
+def test_what_a_function_finds_here_and_not_in_its_package_is_refused(tmp_path: Path) -> None:
+    source = (
+        "from importlib import import_module\n"
+        "helper = import_module('hel' + 'per')\n"
+        "def score(t):\n    return 1.0\n"
+    )
+    root = written(tmp_path / "in", source)
+    written(root, "", "helper.py")
+    told = refusal(root, tmp_path / "out")
+    assert "within its package" in told
+    assert "nothing by import_module" in told
+
+
 @pytest.mark.parametrize("path", ["judge", "judge:", ":score", "judge:score:x", "../judge:score"])
 def test_what_names_no_function_is_refused(tmp_path: Path, path: str) -> None:
     assert "must be module:function" in refusal(tmp_path, tmp_path / "out", path)

@@ -3,16 +3,19 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from rollart.cli.main import main
 from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.scoring.handle import Handler
 from rollart.core.scoring.sources import sources_of
@@ -139,7 +142,7 @@ def test_the_lambda_package_scores_as_here_under_the_runtime_client(
     )
     headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={lambda_platform.ACCESS_KEY_ID}/x"}
 
-    async def main() -> None:
+    async def run() -> None:
         async with LambdaPlatform(function) as platform:
             url = f"{platform.url}/2015-03-31/functions/judge/invocations"
             send = posting(url, headers)
@@ -148,7 +151,7 @@ def test_the_lambda_package_scores_as_here_under_the_runtime_client(
             assert isinstance(json.loads(body), dict)  # an object, and not text of an object
             assert platform.figures().cold_starts == 1
 
-    asyncio.run(main())
+    asyncio.run(run())
 
 
 def test_the_function_compute_package_scores_as_here_as_a_custom_runtime(
@@ -162,14 +165,14 @@ def test_the_function_compute_package_scores_as_here_as_a_custom_runtime(
     )
     headers = {"Authorization": f"ACS3-HMAC-SHA256 Credential={fc_platform.ACCESS_KEY_ID},x"}
 
-    async def main() -> None:
+    async def run() -> None:
         async with FunctionComputePlatform(function) as platform:
             url = f"{platform.url}/2023-03-30/functions/judge/invocations"
             await agrees(posting(url, headers), here)
         log = (folder / "runtime.log").read_text()
         assert log.count("FC Invoke Start RequestId:") == log.count("FC Invoke End RequestId:") > 9
 
-    asyncio.run(main())
+    asyncio.run(run())
 
 
 def test_the_function_compute_event_function_scores_as_here(
@@ -197,7 +200,7 @@ def test_the_function_compute_event_function_scores_as_here(
 def test_the_custom_runtime_refuses_what_is_no_invocation(deployed: Callable[[str], Path]) -> None:
     folder = deployed("fc")
 
-    async def main() -> tuple[int, ...]:
+    async def run() -> tuple[int, ...]:
         port = free_port()
         process = await RuntimeProcess.start(
             (*ALONE, "server.py", "127.0.0.1"),
@@ -217,7 +220,7 @@ def test_the_custom_runtime_refuses_what_is_no_invocation(deployed: Callable[[st
         finally:
             await process.stop()
 
-    assert asyncio.run(main()) == (200, 404, 413)
+    assert asyncio.run(run()) == (200, 404, 413)
 
 
 def test_the_cloud_run_package_scores_as_here_under_functions_framework(
@@ -226,7 +229,7 @@ def test_the_cloud_run_package_scores_as_here_under_functions_framework(
     folder = deployed("cloudrun")
     environment = {"PYTHONPATH": path_of(folder)}
 
-    async def main() -> None:
+    async def run() -> None:
         framework = FunctionsFramework(
             folder, target="handle", threads=1, environment=environment, python=ALONE
         )
@@ -234,7 +237,7 @@ def test_the_cloud_run_package_scores_as_here_under_functions_framework(
             await agrees(posting(served.url, {"Content-Type": "application/json"}), here)
             assert await asyncio.to_thread(status_of, served.url, {}, None) == 405
 
-    asyncio.run(main())
+    asyncio.run(run())
 
 
 def test_a_service_with_a_token_answers_only_who_bears_it(
@@ -243,7 +246,7 @@ def test_a_service_with_a_token_answers_only_who_bears_it(
     folder = deployed("cloudrun")
     environment = {"PYTHONPATH": path_of(folder), "ROLLART_REWARD_TOKEN": "sesame"}
 
-    async def main() -> None:
+    async def run() -> None:
         framework = FunctionsFramework(
             folder, target="handle", threads=1, environment=environment, python=ALONE
         )
@@ -252,7 +255,64 @@ def test_a_service_with_a_token_answers_only_who_bears_it(
                 assert await asyncio.to_thread(status_of, served.url, wrong) == 401
             await agrees(posting(served.url, {"Authorization": "Bearer sesame"}), here)
 
-    asyncio.run(main())
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("scheme", ["lambda", "fc", "http"])
+def test_a_packaged_function_is_tried_at_its_url_and_agrees(
+    deployed: Callable[[str], Path],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scheme: str,
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", lambda_platform.ACCESS_KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", fc_platform.ACCESS_KEY_ID)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "any")
+
+    @asynccontextmanager
+    async def platform() -> AsyncIterator[str]:
+        if scheme == "lambda":
+            folder = deployed("lambda")
+            function = LambdaFunction(
+                folder=folder,
+                handler="lambda_function.handler",
+                environment={"PYTHONPATH": path_of(folder)},
+                python=ALONE,
+            )
+            async with LambdaPlatform(function) as running:
+                yield f"lambda://judge?region=loopback-1&endpoint={running.url}"
+        elif scheme == "fc":
+            folder = deployed("fc")
+            runtime = CustomRuntime(
+                folder=folder,
+                command=(*ALONE, "server.py", "127.0.0.1"),
+                environment={"PYTHONPATH": path_of(folder)},
+            )
+            async with FunctionComputePlatform(runtime) as running:
+                yield f"fc://judge?endpoint={running.url}"
+        else:
+            folder = deployed("cloudrun")
+            framework = FunctionsFramework(
+                folder,
+                target="handle",
+                environment={"PYTHONPATH": path_of(folder)},
+                python=ALONE,
+            )
+            async with framework as served:
+                yield served.url
+
+    async def tried() -> int:
+        async with platform() as url:
+            words = ["rewards", "test", f"{url}#judge:score", "--samples", "9"]
+            return await asyncio.to_thread(main, words)
+
+    assert asyncio.run(tried()) == 0
+    out = capsys.readouterr().out
+    assert "9 of 9 with judge:score here" in out
+    assert re.search(r"errors\W+none", out)
 
 
 def test_the_procfiles_own_command_starts_the_service_and_a_hanging_call_costs_itself(
@@ -265,7 +325,7 @@ def test_the_procfiles_own_command_starts_the_service_and_a_hanging_call_costs_i
     folder = package("judge:score", TARGETS["cloudrun"], tmp_path / "out", root=root).directory
     command = (folder / "Procfile").read_text().removeprefix("web: ").strip()
 
-    async def main() -> None:
+    async def run() -> None:
         port = free_port()
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {
@@ -293,7 +353,7 @@ def test_the_procfiles_own_command_starts_the_service_and_a_hanging_call_costs_i
         finally:
             await process.stop()
 
-    asyncio.run(main())
+    asyncio.run(run())
 
 
 def asked(key: str) -> bytes:

@@ -128,7 +128,7 @@ def package(
         _fill(fresh, shipment, files)
         if vendor:
             _vendor(fresh, shipment, target)
-        inspect_function(path, [fresh])
+        _look_inside(path, fresh)
         size = folder_size(fresh)
         _refuse_size(size, target, "the package")
         fresh.chmod(0o755)  # a temporary folder is its maker's alone
@@ -288,6 +288,17 @@ def _pip(command: Sequence[str], folder: Path, target: Target) -> None:
             f"--vendor: pip cannot get the packages for {target.name}: {said}; leave --vendor out "
             "to have them listed only"
         )
+
+
+def _look_inside(path: str, folder: Path) -> None:
+    """What is fit here may lack something there. Raises `ConfigError`."""
+    try:
+        inspect_function(path, [folder])
+    except ConfigError as error:
+        raise ConfigError(
+            f"within its package {error} (what travels is what is imported by its name: no data, "
+            "and nothing by import_module)"
+        ) from error
 
 
 def _replace(out: Path, fresh: Path) -> None:

@@ -139,6 +139,6 @@ def pip_for(python: str) -> str:
     Wheels only, since nothing can be built for another machine.
     """
     return (
-        f"python3 -m pip install --quiet --target . --requirement requirements.txt "
+        f"python3 -m pip install --quiet --no-compile --target . --requirement requirements.txt "
         f"--only-binary=:all: --platform manylinux2014_x86_64 --python-version {python}"
     )
