@@ -55,8 +55,8 @@ def serverless(
 
     Args:
         url: ``local://module:function``, ``http(s)://…``, ``fc://…``, ``lambda://…`` or
-            ``serve://…``; left out, it runs in the job's own pool of processes. A job's
-            ``reward_url`` is used instead of it.
+            ``serve://…``; left out, it runs in the job's own pool of processes. A job that
+            names a URL uses that instead.
         timeout: seconds that one call may take.
         memory: of one instance, such as ``"512MB"``; a number is MiB.
         concurrency: instances at most.
@@ -82,7 +82,7 @@ def serverless(
         url=url,
         timeout_s=None if timeout is None else float(timeout),
         memory_mib=None if memory is None else _mebibytes(memory),
-        concurrency=concurrency,
+        concurrency=None if concurrency is None else int(concurrency),
         network=bool(network),
     )
 

@@ -22,7 +22,6 @@ from rollart.runtimes.local.warm_forks import WarmForks
 InstanceSink = Callable[[str, float, float], None]
 """Takes a process that ended: its name, when its start was asked for, and when it was gone."""
 
-_DEPTH = 4  # quick calls that may wait in one process, so that it need not wait for the next
 _BESIDE = 4096  # bytes of a frame that are not the request
 
 
@@ -61,7 +60,6 @@ class LocalPlatform:
             lambda child: self._forks.fork(function_host.ENTRY, config, name=child),
             most=most,
             keep=0,
-            depth=_DEPTH,
             idle_s=idle_s,
             on_end=on_instance,
         )
@@ -81,7 +79,11 @@ class LocalPlatform:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         try:
-            answer = await self._answered(body, seconds, deadline)
+            async with asyncio.timeout_at(deadline):
+                _, job = await self._pool.submit(
+                    body, seconds, limit_s=lambda: max(deadline - loop.time(), 0.0), on_ask=None
+                )
+            answer = await job.answer  # ends by the job's own limit
         except TimeoutError:
             late = f"no process was free within {seconds:.3g} s"
             raise PlatformFault(Fault.TIMEOUT, f"{self._function}: {late}") from None
@@ -98,20 +100,6 @@ class LocalPlatform:
         if not isinstance(answer, bytes):  # it could not be sent: see `function_host.tell`
             raise PlatformFault(Fault.GARBLED, f"{self._function}: {answer}")
         return answer
-
-    async def _answered(self, body: bytes, seconds: float, deadline: float) -> object:
-        """The child's answer; who only waited behind a call that lost its child goes to another."""
-        loop = asyncio.get_running_loop()
-        while True:
-            async with asyncio.timeout_at(deadline):
-                _, job = await self._pool.submit(
-                    body, seconds, limit_s=lambda: max(deadline - loop.time(), 0.0), on_ask=None
-                )
-            try:
-                return await job.answer  # ends by the job's own limit
-            except LaneLost as lost:
-                if lost.culprit:
-                    raise
 
     async def close(self) -> None:
         """Kill what runs, within seconds."""
