@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollart.control.deadline import now, within
 from rollart.control.protocols import protocol_policy
 from rollart.control.routing import Router, token_budget
-from rollart.control.staleness import is_stale, oldest_start, start_lag, token_lag
+from rollart.control.staleness import is_stale, start_lag, token_lag
 from rollart.core.tokens import VersionRuns
 from rollart.core.types import Trajectory
 from rollart.runtimes.sim.loop import run_virtual
@@ -101,12 +101,6 @@ def test_a_start_is_stale_when_it_is_more_than_alpha_behind_the_committed_versio
     start: int | None, committed: int, alpha: int, stale: bool
 ) -> None:
     assert is_stale(start, committed=committed, alpha=alpha) is stale
-
-
-def test_the_oldest_start_ignores_what_has_not_started() -> None:
-    assert oldest_start([]) is None
-    assert oldest_start([None, None]) is None
-    assert oldest_start([None, 7, 3, 5]) == 3
 
 
 def with_versions(*runs: tuple[int, int]) -> Trajectory:

@@ -55,10 +55,8 @@ class Deadlines:
             raise
 
     def arm(self, at: float) -> None:
-        """Let the timer fire at `at` (loop time, s) or earlier."""
+        """Let the timer fire at `at` (loop time, s), which is earlier than it would."""
         if self.timer is not None:
-            if self.fires_at <= at:
-                return
             self.timer.cancel()
         self.fires_at = at
         self.timer = self.loop.call_at(at, self._fire)
@@ -72,7 +70,7 @@ class Deadlines:
             if deadline.at <= time:
                 deadline.expired = True
                 self.task.cancel()
-            else:
+            elif self.timer is None or self.fires_at > deadline.at:
                 self.arm(deadline.at)
 
 
@@ -88,9 +86,11 @@ class Deadline:
         self.expired = False
 
     def __enter__(self) -> "Deadline":
-        self._cancelling = self._owner.task.cancelling()
-        self._owner.open.append(self)
-        self._owner.arm(self.at)
+        owner = self._owner
+        self._cancelling = owner.task.cancelling()
+        owner.open.append(self)
+        if owner.timer is None or owner.fires_at > self.at:
+            owner.arm(self.at)
         return self
 
     def __exit__(

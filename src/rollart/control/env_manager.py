@@ -9,7 +9,6 @@ Who waits: a group's member task, for `rollout`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from rollart.control.barrier import FREE, Pace
 from rollart.control.deadline import Deadlines, now
@@ -40,8 +39,6 @@ from rollart.core.types import (
     Verdict,
 )
 
-T = TypeVar("T")
-
 Generate = Callable[[GenerateCall, StartSink], Awaitable[Answer]]
 """How one turn is sampled: `LLMProxy.generate`, or what a user's ActorGen puts around it."""
 
@@ -70,11 +67,12 @@ class EpisodeSettings:
 class _Episode:
     """The trajectory as it grows. `length` counts the tokens of the open segment's `pieces`.
 
-    `prompt` has their ids: the next request's prompt. `name` is the identity's, made once, and
-    `seeds` gives each turn's.
+    `prompt` has their ids: the next request's prompt. `name` and `session` are the identity's, made
+    once, and `seeds` gives each turn's.
     """
 
     name: str
+    session: str
     seeds: Callable[[int], int]
     deadlines: Deadlines = field(default_factory=Deadlines)
     prompt: list[TokenBlock] = field(default_factory=list[TokenBlock])
@@ -88,16 +86,17 @@ class _Episode:
     reset_s: float = 0.0
     reward_s: float = 0.0
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: Piece, tokens: int) -> None:
+        """A piece of so many tokens."""
         self.pieces.append(piece)
         self.prompt.append(piece.ids)
-        self.length += len(piece.ids)
+        self.length += tokens
 
     def observe(self, tokens: TokenBlock, *, restarts: bool) -> None:
         if restarts:
             self.close_segment()
-        if len(tokens):
-            self.append(Piece(ids=tokens))
+        if length := len(tokens):
+            self.append(Piece(ids=tokens), length)
 
     def close_segment(self) -> None:
         if any(piece.sampled for piece in self.pieces):
@@ -170,7 +169,9 @@ class EnvManager:
         """
         ident = flight.id
         episode = _Episode(
-            name=str(ident), seeds=request_seeds(ident, run_seed=self._settings.run_seed)
+            name=str(ident),
+            session=ident.session,
+            seeds=request_seeds(ident, run_seed=self._settings.run_seed),
         )
         self._events.emit(
             TrajectoryStarted(
@@ -244,8 +245,9 @@ class EnvManager:
                 if not may_go_on():
                     await asyncio.sleep(0)
                     raise TrajectoryFailure(FailureKind.CONTROL, "stopped without a cancellation")
-                flight.waits_for = OTHERS
-                await pace.turn()
+                if pace is not FREE:
+                    flight.waits_for = OTHERS
+                    await pace.turn()
                 done = await self._turn(
                     flight, episode, environment, observation, pace, temperature
                 )
@@ -277,7 +279,10 @@ class EnvManager:
             self._events.emit(
                 EnvironmentReset(trajectory=episode.name, seconds=episode.reset_s, ok=ok)
             )
-        rendered = await _rendered(self._renderer.open(observation.messages))
+        try:
+            rendered = await self._renderer.open(observation.messages)
+        except Exception as error:
+            raise _not_rendered(error) from error
         episode.history.extend(observation.messages)
         episode.attachments += observation.attachments
         episode.observe(rendered.tokens, restarts=True)
@@ -298,10 +303,14 @@ class EnvManager:
         completion = answer.completion
         if completion.stop is StopReason.CONTEXT:
             return None
-        message = await _rendered(self._renderer.parse(completion.ids))
+        try:
+            message = await self._renderer.parse(completion.ids)
+        except Exception as error:
+            raise _not_rendered(error) from error
         episode.history.append(message)
-        flight.waits_for = OTHERS
-        await pace.turn()
+        if pace is not FREE:
+            flight.waits_for = OTHERS
+            await pace.turn()
         flight.waits_for = "environment"
         began = now()
 
@@ -354,21 +363,24 @@ class EnvManager:
                 max_tokens=settings.max_tokens,
                 temperature=settings.temperature if temperature is None else temperature,
                 seed=episode.seeds(index),
+                session=episode.session,
             ),
             flight.begin,
         )
         said = answer.completion
         if said.stop is not StopReason.CONTEXT:
-            episode.append(Piece(ids=said.ids, logprobs=said.logprobs, versions=said.versions))
+            piece = Piece(ids=said.ids, logprobs=said.logprobs, versions=said.versions)
+            episode.append(piece, len(said.versions))
         return answer
 
     async def _observed(
         self, episode: _Episode, sampled: TokenBlock, observation: Observation
     ) -> None:
         """What the environment answered is part of the episode."""
-        rendered = await _rendered(
-            self._renderer.extend(episode.history, sampled, observation.messages)
-        )
+        try:
+            rendered = await self._renderer.extend(episode.history, sampled, observation.messages)
+        except Exception as error:
+            raise _not_rendered(error) from error
         episode.observe(rendered.tokens, restarts=rendered.restarts)
         episode.history.extend(observation.messages)
         episode.attachments += observation.attachments
@@ -444,6 +456,7 @@ class EnvManager:
 
     def _report(self, trajectory: Trajectory) -> None:
         self._moved(sound=trajectory.score is not None)
+        sampled_tokens = trajectory.sampled_tokens
         self._events.emit(
             TrajectoryEnded(
                 trajectory=str(trajectory.id),
@@ -453,8 +466,8 @@ class EnvManager:
                 failure=trajectory.failure.value if trajectory.failure is not None else "",
                 detail=trajectory.detail,
                 turns=len(trajectory.turns),
-                prompt_tokens=trajectory.tokens - trajectory.sampled_tokens,
-                sampled_tokens=trajectory.sampled_tokens,
+                prompt_tokens=trajectory.tokens - sampled_tokens,
+                sampled_tokens=sampled_tokens,
                 start_version=trajectory.start_version,
                 score=trajectory.score,
                 success=trajectory.metric("success"),
@@ -465,9 +478,6 @@ class EnvManager:
         )
 
 
-async def _rendered(what: Awaitable[T]) -> T:
-    """A renderer's answer. What it refuses costs this trajectory, and no other."""
-    try:
-        return await what
-    except Exception as error:
-        raise TrajectoryFailure(FailureKind.RENDER, str(error) or repr(error)) from error
+def _not_rendered(error: Exception) -> TrajectoryFailure:
+    """What a renderer refuses costs this trajectory, and no other."""
+    return TrajectoryFailure(FailureKind.RENDER, str(error) or repr(error))

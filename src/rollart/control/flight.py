@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rollart.control.staleness import oldest_start
 from rollart.control.task_queue import QueuedTask
 from rollart.core.identity import TrajectoryId
 from rollart.core.types import Disposition, Status, Task, Trajectory, scores_equal
@@ -76,9 +75,14 @@ class LiveGroup:
 
     @property
     def start_version(self) -> int | None:
-        return oldest_start(
-            [each.start_version for each in (*self.flights.values(), *self.done.values())]
-        )
+        """The oldest of those that have started."""
+        oldest: int | None = None
+        for started in (self.flights, self.done):
+            for each in started.values():
+                version = each.start_version
+                if version is not None and (oldest is None or version < oldest):
+                    oldest = version
+        return oldest
 
     @property
     def trajectories(self) -> int:

@@ -48,7 +48,8 @@ StartSink = Callable[[int], None]
 class GenerateCall:
     """What an EnvManager asks for: one turn of one trajectory.
 
-    `prompt_tokens` is the prompt's length, counted where it is not given.
+    `prompt_tokens` is the prompt's length and `session` the trajectory's; where they are not given
+    they are worked out, which costs something at every turn.
     """
 
     trajectory: TrajectoryId
@@ -58,10 +59,13 @@ class GenerateCall:
     temperature: float
     seed: int
     prompt_tokens: int = NOT_COUNTED
+    session: str = ""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens == NOT_COUNTED:
             object.__setattr__(self, "prompt_tokens", total_length(self.prompt))
+        if not self.session:
+            object.__setattr__(self, "session", self.trajectory.session)
 
 
 @record
@@ -138,13 +142,15 @@ class LLMProxy:
             TokenMismatch: the engine's answer is malformed; the request is dropped there.
             TrajectoryFailure: the engine refuses the request.
         """
+        loop = asyncio.get_running_loop()
+        time = loop.time()
         pending = _Pending(
             call=call,
-            session=call.trajectory.session,
-            future=asyncio.get_running_loop().create_future(),
+            session=call.session,
+            future=loop.create_future(),
             on_start=on_start,
-            queued_at=now(),
-            asked_at=now(),
+            queued_at=time,
+            asked_at=time,
             prompt_tokens=call.prompt_tokens,
         )
         if self._budget(pending) <= 0:
@@ -170,8 +176,9 @@ class LLMProxy:
 
     def release(self, trajectory: TrajectoryId) -> None:
         """The trajectory is over: its KV may go."""
-        self._release_prefix(trajectory.session)
-        self._numbered.pop(trajectory.session, None)
+        session = trajectory.session
+        self._release_prefix(session)
+        self._numbered.pop(session, None)
 
     async def suspend(self) -> None:
         """No request is sent from here on; returns when no engine steps."""
@@ -280,15 +287,16 @@ class LLMProxy:
             self._detach(pending)
             pending.future.set_exception(EngineRefused(f"{slot.binding.worker}: {delta.refused}"))
             return
-        if len(delta.ids) != len(delta.logprobs):
+        count = len(delta.ids)
+        if count != len(delta.logprobs):
             pending.future.set_exception(
-                TokenMismatch(delta.request_id, len(delta.ids), len(delta.logprobs))
+                TokenMismatch(delta.request_id, count, len(delta.logprobs))
             )
             return
-        if len(delta.ids):
+        if count:
             pending.ids.append(delta.ids)
             pending.logprobs.append(delta.logprobs)
-            pending.versions = pending.versions.append(delta.version, len(delta.ids))
+            pending.versions = pending.versions.append(delta.version, count)
         if delta.cost is not None:
             pending.cost = delta.cost if pending.cost is NO_COST else pending.cost + delta.cost
         if delta.finish is not None:
@@ -342,10 +350,17 @@ class LLMProxy:
 
 def _complete(pending: _Pending, stop: StopReason) -> Completion:
     return Completion(
-        ids=join(pending.ids) if pending.ids else NO_TOKENS,
-        logprobs=join(pending.logprobs) if pending.logprobs else NO_TOKENS,
+        ids=_whole(pending.ids),
+        logprobs=_whole(pending.logprobs),
         versions=pending.versions,
         stop=stop,
         engine=pending.slot.binding.worker if pending.slot is not None else "",
         cost=pending.cost,
     )
+
+
+def _whole(blocks: list[TokenBlock]) -> TokenBlock:
+    """Most answers come in one block."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return join(blocks) if blocks else NO_TOKENS

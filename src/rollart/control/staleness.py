@@ -15,11 +15,6 @@ def is_stale(start_version: int | None, *, committed: int, alpha: int) -> bool:
     return start_version is not None and start_version < committed - alpha
 
 
-def oldest_start(versions: Iterable[int | None]) -> int | None:
-    """The oldest of those that have started."""
-    return min([version for version in versions if version is not None], default=None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLag:
     """Lag over trained tokens, in versions."""

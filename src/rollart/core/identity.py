@@ -90,7 +90,7 @@ def request_seeds(trajectory: TrajectoryId, *, run_seed: int) -> Callable[[int],
 
     def of(turn: int) -> int:
         whole = common.copy()
-        whole.update(_SEPARATOR + _text(turn))
+        whole.update(b"%sint:%d" % (_SEPARATOR, turn))
         return int.from_bytes(whole.digest(), "big") >> 1
 
     return of

@@ -49,16 +49,18 @@ class VersionRuns:
     runs: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
-        total = 0
-        for _, count in self.runs:
-            total += count
-        return total
+        runs = self.runs
+        if len(runs) == 1:
+            return runs[0][1]
+        return sum([count for _, count in runs])
 
     def append(self, version: int, count: int) -> "VersionRuns":
         """The runs followed by `count` tokens of `version`."""
         if count <= 0:
             return self
-        if self.runs and self.runs[-1][0] == version:
+        if not self.runs:
+            return VersionRuns(((version, count),))
+        if self.runs[-1][0] == version:
             last = self.runs[-1][1]
             return VersionRuns((*self.runs[:-1], (version, last + count)))
         return VersionRuns((*self.runs, (version, count)))

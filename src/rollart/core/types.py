@@ -212,11 +212,11 @@ class Segment:
     attachments: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return total_length(piece.ids for piece in self.pieces)
+        return sum([len(piece.ids) for piece in self.pieces])
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(piece.versions) for piece in self.pieces)
+        return sum([len(piece.versions) for piece in self.pieces])
 
     def ids(self) -> Int32Array:
         """All token ids [n]."""
