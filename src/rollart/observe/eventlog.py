@@ -34,7 +34,9 @@ from rollart.core.events import (
 EVENTS_FILE = "events.jsonl"
 FLUSH_S = 1.0
 FLUSH_BYTES = 1 << 16
-_WRITTEN_AT_ONCE = (RunStarted, StepTrained, Evaluated, EngineDown, LedgerClosed, Warned, RunEnded)
+_WRITTEN_AT_ONCE = frozenset(
+    {RunStarted, StepTrained, Evaluated, EngineDown, LedgerClosed, Warned, RunEnded}
+)
 """Rare events that somebody who looks into a running or a killed run asks for first."""
 
 Warn = Callable[[str], None]
@@ -115,7 +117,7 @@ class EventLog:
         if (
             stamped.time - self._flushed_at >= FLUSH_S
             or len(self._buffer) >= FLUSH_BYTES
-            or isinstance(stamped.event, _WRITTEN_AT_ONCE)
+            or type(stamped.event) in _WRITTEN_AT_ONCE
         ):
             self._flushed_at = stamped.time
             self.flush()

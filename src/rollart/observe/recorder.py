@@ -43,19 +43,19 @@ class Recorder:
         self._consumers.append(_Attached(name, consumer))
 
     def emit(self, event: Event) -> None:
-        self._waiting.append(
-            Stamped(time=self._clock(), seq=self._seq, incarnation=self._incarnation, event=event)
+        stamped = Stamped(
+            time=self._clock(), seq=self._seq, incarnation=self._incarnation, event=event
         )
         self._seq += 1
         if self._handing_out:
             # Emitted by a consumer: it comes after the event that is being handed out.
+            self._waiting.append(stamped)
             return
         self._handing_out = True
         try:
+            self._hand_out(stamped)
             while self._waiting:
-                stamped = self._waiting.popleft()
-                for consumer in self._consumers:
-                    self._hand(stamped, consumer)
+                self._hand_out(self._waiting.popleft())
         finally:
             self._handing_out = False
 
@@ -63,18 +63,22 @@ class Recorder:
         """Emit a warning."""
         self.emit(Warned(message=message))
 
-    def _hand(self, stamped: Stamped, consumer: _Attached) -> None:
-        if stamped.time < consumer.until:
-            consumer.missed += 1
-            return
-        try:
-            consumer.take(stamped)
-        except Exception as error:
-            # The boundary: what watches a run must not be able to end it.
-            missed, consumer.missed = consumer.missed, 1
-            consumer.until = stamped.time + SET_ASIDE_S
-            again = f" (it missed {missed} events before)" if missed else ""
-            self.warn(
-                f"{consumer.name} raised {type(error).__name__}: {error}; it gets no events for "
-                f"{SET_ASIDE_S:.0f} s{again}"
-            )
+    def _hand_out(self, stamped: Stamped) -> None:
+        for consumer in self._consumers:
+            if stamped.time < consumer.until:
+                consumer.missed += 1
+                continue
+            try:
+                consumer.take(stamped)
+            except Exception as error:
+                # The boundary: what watches a run must not be able to end it.
+                self._set_aside(consumer, stamped.time, error)
+
+    def _set_aside(self, consumer: _Attached, time: float, error: Exception) -> None:
+        missed, consumer.missed = consumer.missed, 1
+        consumer.until = time + SET_ASIDE_S
+        again = f" (it missed {missed} events before)" if missed else ""
+        self.warn(
+            f"{consumer.name} raised {type(error).__name__}: {error}; it gets no events for "
+            f"{SET_ASIDE_S:.0f} s{again}"
+        )
