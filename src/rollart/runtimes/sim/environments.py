@@ -53,6 +53,7 @@ class ModelledEnvironment:
         self._owner = owner
         self._trajectory = trajectory
         self._name = str(trajectory)
+        self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._turns = 0
         self._awaited: asyncio.Future[None] | None = None
@@ -64,7 +65,7 @@ class ModelledEnvironment:
             self._trajectory = replace(self._trajectory, task=task.key)
             self._name = str(self._trajectory)
         workload, limit = self._owner.workload, self._owner.limits.reset_s
-        ends = asyncio.get_running_loop().time() + limit
+        ends = self._loop.time() + limit
         pull_s = workload.pull(self._name)
         if pull_s > 0:
             await self._pull(pull_s, ends)
@@ -82,7 +83,7 @@ class ModelledEnvironment:
         """The next observation after its time. Raises `EnvironmentFailed`."""
         workload, limit = self._owner.workload, self._owner.limits.step_s
         span = workload.step(self._name, self._turn)
-        await self._spend(span.seconds, asyncio.get_running_loop().time() + limit, "step")
+        await self._spend(span.seconds, self._loop.time() + limit, "step")
         if span.fails:
             raise EnvironmentFailed(
                 FailureKind.ENV_STEP, f"step {self._turn} failed after {span.seconds:.1f} s"
@@ -108,39 +109,32 @@ class ModelledEnvironment:
         turn = registry.enter()
         try:
             if not turn.done():
-                await self._wait(turn, ends, "reset")
+                await self._wait(turn, self._loop.call_at(ends, self._overrun, turn, "reset"))
             await self._spend(seconds, ends, "reset")
         finally:
             registry.give_back(turn)
 
     async def _spend(self, seconds: float, ends: float, what: str) -> None:
         """Take so long, or fail at loop time `ends`."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         done = loop.create_future()
-        timer = loop.call_later(seconds, _resolve, done) if loop.time() + seconds < ends else None
-        try:
-            await self._wait(done, ends, what, timed=timer is None)
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def _wait(
-        self, done: "asyncio.Future[None]", ends: float, what: str, *, timed: bool = True
-    ) -> None:
-        """Await it, under the limit where `timed`."""
-        if self._killed:
-            raise _was_killed()
-        timer = None
-        if timed:
-            loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if at < ends:
+            timer = loop.call_at(at, _resolve, done)
+        else:
             timer = loop.call_at(ends, self._overrun, done, what)
-        self._awaited = done
+        await self._wait(done, timer)
+
+    async def _wait(self, done: "asyncio.Future[None]", timer: asyncio.TimerHandle) -> None:
+        """Await what the timer, or a kill, ends at the latest."""
         try:
+            if self._killed:
+                raise _was_killed()
+            self._awaited = done
             await done
         finally:
             self._awaited = None
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def _overrun(self, done: "asyncio.Future[None]", what: str) -> None:
         limits = self._owner.limits

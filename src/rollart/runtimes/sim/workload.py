@@ -14,6 +14,7 @@ from rollart.runtimes.sim.distributions import (
     counter,
     drawer,
     is_constant,
+    numbered_places,
     place,
     places_of,
 )
@@ -121,6 +122,7 @@ class DrawnDomain:
         self._first = self._counts("first", spec.first_tokens)
         self._observed = self._counts("observed", spec.observation_tokens)
         self._answered = counter(spec.answer_tokens)
+        self._answer_at = numbered_places("answer")
         self._reset = self._times("reset", spec.reset_s)
         self._step = self._times("step", spec.step_s)
         self._pull = None if spec.image is None else self._times("pull", spec.image.pull_s)
@@ -138,7 +140,7 @@ class DrawnDomain:
 
     def answered(self, name: str, seed: int) -> int:
         # The seed already depends on run, trajectory and turn.
-        return self._answered(place("answer", seed))
+        return self._answered(self._answer_at(seed))
 
     def pull(self, name: str) -> float:
         image = self._spec.image
