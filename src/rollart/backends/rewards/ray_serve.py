@@ -6,9 +6,11 @@ belongs to a session for the whole process, and a second session would find it. 
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
+from urllib.parse import urlsplit
 
 import ray
 import ray.exceptions
@@ -22,6 +24,12 @@ from rollart.core.errors import ConfigError
 
 BODY_BYTES = 100_000_000
 """Our own bound: Ray knows none, and a body is held three times while it travels."""
+
+PORT = 6379
+"""Of a cluster whose address names none."""
+
+LOOK_S = 5.0
+"""Seconds in which a cluster's address must take a connection."""
 
 _SHOWN = 300  # characters of an error that a message quotes
 
@@ -110,7 +118,7 @@ class RayServePlatform:
                 "rollart.backends.rewards.ray_serve_app:application function=module:function "
                 f"--name {name} --route-prefix /{name}"
             ) from error
-        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:
             raise self._fault(Fault.UNAVAILABLE, error) from error
 
     def _connected(self) -> Any:
@@ -118,6 +126,7 @@ class RayServePlatform:
         with RayServePlatform._joining:
             joined = RayServePlatform._joined
             if not ray.is_initialized():
+                self._look()
                 ray.init(
                     address=self._address,
                     namespace="serve",
@@ -132,6 +141,13 @@ class RayServePlatform:
                 )
         handle: Any = ray.serve.get_app_handle(self._where.target)
         return handle.options(method_name="score")
+
+    def _look(self) -> None:
+        """Raises `OSError` where nothing listens: Ray would try for minutes, and not be stopped."""
+        if self._address != "auto":
+            parts = urlsplit(self._address if "://" in self._address else f"//{self._address}")
+            where = (parts.hostname or "", parts.port or PORT)
+            socket.create_connection(where, timeout=LOOK_S).close()
 
     def _fault(self, fault: Fault, error: BaseException) -> PlatformFault:
         told = " ".join(str(error).split())[:_SHOWN]
