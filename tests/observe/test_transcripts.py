@@ -8,7 +8,7 @@ import pytest
 from rollart.core.errors import FailureKind
 from rollart.core.identity import Purpose
 from rollart.core.tokens import LengthOnly, VersionRuns
-from rollart.core.types import Piece, Segment, Status, Trajectory
+from rollart.core.types import Piece, Segment, Status, Trajectory, Verdict
 from rollart.observe.transcripts import (
     INTERVALS,
     TranscriptError,
@@ -59,6 +59,17 @@ def test_what_is_read_is_what_was_said(tmp_path: Path) -> None:
     assert segment.runs == ((-1, 5), (3, 4))
     assert segment.ids == tuple(int(i) for i in one.segments[0].ids())
     assert found.versions == ((3, 4),)
+
+
+def test_a_turn_has_the_reward_of_the_verdict_or_else_of_the_environment() -> None:
+    one = sample_trajectory(score=0.5)
+    environments = dataclasses.replace(
+        one, turns=tuple(dataclasses.replace(turn, reward=0.25) for turn in one.turns)
+    )
+    assert [turn.reward for turn in transcript_of(environments).turns] == [0.25]
+    verdict = Verdict(score=0.5, turns=(0.5,))
+    judged = dataclasses.replace(environments, verdict=verdict)
+    assert [turn.reward for turn in transcript_of(judged).turns] == [0.5]
 
 
 def test_a_turn_of_two_versions_keeps_which_tokens_are_whose(tmp_path: Path) -> None:

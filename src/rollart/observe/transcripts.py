@@ -9,7 +9,7 @@ quick, so the sample is for reading and no statistic.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,10 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidTurn:
-    """A turn in words; `start:end` is its sampled span in segment number `segment`."""
+    """A turn in words; `start:end` is its sampled span in segment number `segment`.
+
+    `reward` is what the verdict gave for this turn, or else the environment.
+    """
 
     segment: int
     start: int
@@ -192,12 +195,20 @@ def transcript_of(trajectory: Trajectory) -> Transcript:
         metrics=trajectory.metrics,
         start_version=trajectory.start_version,
         elapsed_s=trajectory.ended_at - trajectory.started_at,
-        turns=tuple(_turn(turn) for turn in trajectory.turns),
+        turns=tuple(map(_turn, trajectory.turns, _rewards(trajectory))),
         segments=tuple(_tokens(segment) for segment in trajectory.segments),
     )
 
 
-def _turn(turn: Turn) -> SaidTurn:
+def _rewards(trajectory: Trajectory) -> Sequence[float | None]:
+    """Of each turn: what the verdict says, or else the environment."""
+    verdict = trajectory.verdict
+    if verdict is not None and len(verdict.turns) == len(trajectory.turns):
+        return verdict.turns
+    return [turn.reward for turn in trajectory.turns]
+
+
+def _turn(turn: Turn, reward: float | None) -> SaidTurn:
     return SaidTurn(
         segment=turn.segment,
         start=turn.start,
@@ -210,7 +221,7 @@ def _turn(turn: Turn) -> SaidTurn:
         ),
         stop=turn.stop.value,
         engine=turn.engine,
-        reward=turn.reward,
+        reward=reward,
         env_s=turn.env_s,
     )
 

@@ -97,13 +97,7 @@ class Handler:
         value = self._function(document)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
-        verdict = as_verdict(value)
-        if verdict.turns and len(verdict.turns) != len(document.turns):
-            raise ValueError(
-                f"a reward returned {len(verdict.turns)} turns' rewards for {len(document.turns)} "
-                "turns; return one for each, or none"
-            )
-        return verdict
+        return as_verdict(value, turns=len(document.turns))
 
     def _document(self, request: Request) -> TrajectoryDocument:
         if request.reference is None:

@@ -29,10 +29,13 @@ class Verdict:
     turns: tuple[float, ...] = ()
 
 
-def as_verdict(value: object) -> Verdict:
+def as_verdict(value: object, *, turns: int | None = None) -> Verdict:
     """A verdict as a user may return it: a finite number is a score.
 
-    Raises `TypeError` for anything else, `ValueError` for NaN or infinity.
+    Args:
+        turns: of the trajectory, where it is known: a verdict has a reward for each, or none.
+
+    Raises `TypeError` for anything else, `ValueError` for NaN, infinity, or another number of turns.
     """
     if not isinstance(value, Verdict):
         return Verdict(score=_finite(value))
@@ -42,16 +45,21 @@ def as_verdict(value: object) -> Verdict:
     )
     if not isinstance(cast("object", value.reason), str):
         raise TypeError(f"a reward returned the reason {value.reason!r}; a reason is text")
-    turns = tuple(_finite(turn) for turn in value.turns)
+    rewards = tuple(_finite(turn) for turn in value.turns)
+    if rewards and turns is not None and len(rewards) != turns:
+        raise ValueError(
+            f"a reward returned {len(rewards)} turns' rewards for {turns} turns; return one for "
+            "each, or none"
+        )
     score = None if value.score is None else _finite(value.score)
-    if score is None and turns and not value.reason:
-        score = math.fsum(turns)
+    if score is None and rewards and not value.reason:
+        score = math.fsum(rewards)
     return Verdict(
         score=score,
         components=tuple((str(name), _finite(part)) for name, part in pairs),
         reason=value.reason,
         failure=value.failure,
-        turns=turns,
+        turns=rewards,
     )
 
 

@@ -62,7 +62,8 @@ def scorer(found: Any, asks: Asks, *, worker: str, hardware: str) -> Callable[..
 def judge(function: Callable[..., Any], caller: Caller, packed: Packed) -> Packed:
     """Score one packed trajectory; never raises for what user code does."""
     try:
-        verdict = as_verdict(caller.call(function, TrajectoryDocument.from_json(packed)))
+        document = TrajectoryDocument.from_json(packed)
+        verdict = as_verdict(caller.call(function, document), turns=len(document.turns))
         return (True, pack_verdict(verdict))
     except CallFailed as failed:
         kind = FailureKind.REWARD_TIMEOUT if failed.overran else FailureKind.REWARD_ERROR
