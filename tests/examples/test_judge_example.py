@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from rollart.core.events import LedgerClosed, RewardCalled
 from rollart.core.jobfile import load_job
 from rollart.core.scoring.declared import declared_settings
 from rollart.core.scoring.document import TaskDocument, TrajectoryDocument, TurnDocument
 from rollart.core.scoring.verdict import Verdict
 from rollart.core.scoring.wire import Request, decode_answer, encode_request
+from rollart.observe.eventlog import read_events
 from rollart.testing.judge_endpoint import JudgeEndpoint, Scripted
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_judge"
@@ -180,3 +182,42 @@ def test_a_model_served_here_judges_for_two_processes(judge_url: str, tmp_path: 
             assert dict(verdict.components) == {"judge": pytest.approx(verdict.score * 10)}
     # Greedy: the same trajectory has the same verdict from whichever process it is asked.
     assert verdicts[0] == verdicts[2]
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_the_example_trains_on_what_its_judge_says(tmp_path: Path) -> None:
+    """One answer in three holds no score: those trajectories are lost with a reason, not zeros."""
+    spec = importlib.util.spec_from_file_location(
+        "three_domains_model", EXAMPLE.parent / "three_domains" / "model.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    maker.make(tmp_path / "model", seed=0, warmup_steps=2)
+    settings = [
+        f'model.path="{tmp_path / "model"}"',
+        f'run.directory="{tmp_path}"',
+        *("model.context=256", "run.steps=2", "eval.tasks=0", "train.drop_zero_variance=false"),
+        *("rollout.batch_groups=1", "rollout.group_size=2", "rollout.slots=8"),
+        *("domains.Shop.max_tokens=8", "domains.Shop.max_turns=3", "faults.max_no_verdict=1.0"),
+    ]
+    said = ("Score: 9", "No idea.", "Score: 2")
+    script = [Scripted(text=said[number % 3]) for number in range(200)]
+    with JudgeEndpoint(script) as endpoint:
+        words = [word for one in settings for word in ("--set", one)]
+        done = subprocess.run(
+            [sys.executable, "-m", "rollart", "train", str(EXAMPLE / "job.toml"), *words],
+            env={**os.environ, "ROLLART_JUDGE_URL": endpoint.url, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [one.event for one in read_events(tmp_path / "judged-shop" / "events.jsonl")]
+    calls = [event for event in events if isinstance(event, RewardCalled)]
+    assert {call.reason for call in calls} == {"", "the judge's answer holds no score"}
+    assert all((call.outcome == "verdict") == (not call.reason) for call in calls)
+    assert len(endpoint.asked) >= len(calls) >= 4
+    assert any(isinstance(event, LedgerClosed) and event.balanced for event in events)

@@ -133,14 +133,12 @@ async def _serve(
 
 
 async def _engine(config: EngineChildConfig) -> LocalEngine:
-    environment = child_environment(os.environ, config.run)
-    environment.pop(TOKEN, None)
     try:
         child = await spawn(
             engine_child.ENTRY,
             config,
             name="serve-engine",
-            env=environment,
+            env=child_environment(os.environ, config.run),
             inherit_env=False,
             start_timeout=START_S,
         )
