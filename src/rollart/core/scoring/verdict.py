@@ -35,7 +35,7 @@ def as_verdict(value: object, *, turns: int | None = None) -> Verdict:
     Args:
         turns: of the trajectory, where it is known: a verdict has a reward for each, or none.
 
-    Raises `TypeError` for anything else, `ValueError` for NaN, infinity, or another number of turns.
+    Raises `TypeError` for anything else, `ValueError` for NaN, infinity or other numbers of turns.
     """
     if not isinstance(value, Verdict):
         return Verdict(score=_finite(value))

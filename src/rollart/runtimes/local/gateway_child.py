@@ -155,7 +155,9 @@ class _Gateway:
     def _platform(self, place: Place) -> Platform:
         url = place.at.platform
         if not url.startswith(LOCAL):
-            return open_platform(url, allow_hosts=allowed_hosts(os.environ))
+            return open_platform(
+                url, allow_hosts=allowed_hosts(os.environ), connections=most_calls(place)
+            )
         function = place.at.function
 
         def ended(name: str, begin: float, end: float) -> None:
