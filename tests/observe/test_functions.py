@@ -38,9 +38,9 @@ def used(*events: Event) -> FunctionUse:
 
 
 def test_calls_are_counted_by_how_they_ended() -> None:
-    use = used(call(), call(), call(outcome="reward_timeout"), call(outcome="no_verdict"))
+    use = used(call(), call(), call(outcome="reward_timeout"), call(outcome="reward_no_verdict"))
     assert use.calls == 4
-    assert use.outcomes == (("no_verdict", 1), ("reward_timeout", 1), ("verdict", 2))
+    assert use.outcomes == (("reward_no_verdict", 1), ("reward_timeout", 1), ("verdict", 2))
 
 
 def test_the_busy_share_is_of_the_time_that_processes_were_kept() -> None:
@@ -79,7 +79,7 @@ def test_a_fallback_and_the_time_that_a_platform_was_down_are_told() -> None:
 
 def test_other_events_are_not_theirs_and_a_report_has_every_function() -> None:
     assert not FunctionBooks().take(object())
-    calls = (call(), call(outcome="no_verdict"))
+    calls = (call(), call(outcome="reward_no_verdict"))
     history = gather(
         Stamped(time=float(seq), seq=seq, incarnation=0, event=event)
         for seq, event in enumerate(calls)

@@ -319,7 +319,7 @@ class RewardCalled:
         function_s: that the function itself took; None where no answer says so.
         instance: that answered; cold: it was that one's first call.
         sent_bytes: of the request; by_reference: the document went by way of the store.
-        outcome: "verdict", "no_verdict" (the function gave none) or a `FailureKind`.
+        outcome: "verdict", or the `FailureKind` of none.
     """
 
     trajectory: str

@@ -21,7 +21,7 @@ class FunctionUse:
     """One function in a run.
 
     Attributes:
-        outcomes: calls by outcome: "verdict", "no_verdict" or the kind of a failure.
+        outcomes: calls by outcome: "verdict", or why there is none.
         latency_p50_s, latency_p99_s: from the end of a trajectory to its verdict.
         overhead_p50_s, overhead_p99_s: of the same, what was neither the function's own time nor
             waiting for a limit, a pause or a platform that was down; warm calls of one try only.

@@ -198,7 +198,7 @@ class Gateway:
 
     def _tell(self, url: str, document: TrajectoryDocument, began: float, outcome: Outcome) -> None:
         verdict = outcome.verdict
-        failure = "no_verdict" if verdict.failure is None else verdict.failure.value
+        failure = verdict.failure or FailureKind.REWARD_NO_VERDICT
         self._events.emit(
             RewardCalled(
                 trajectory=document.id,
@@ -214,7 +214,7 @@ class Gateway:
                 sent_bytes=outcome.sent_bytes,
                 by_reference=outcome.by_reference,
                 hedged=outcome.hedged,
-                outcome="verdict" if verdict.score is not None else failure,
+                outcome="verdict" if verdict.score is not None else failure.value,
                 reason=verdict.reason,
             )
         )
