@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rollart.control.barrier import FREE, Pace
-from rollart.control.deadline import Deadlines, now
+from rollart.control.deadline import Deadlines
 from rollart.control.flight import OTHERS, Flight
 from rollart.control.llm_proxy import Answer, GenerateCall, LLMProxy, StartSink
 from rollart.core.errors import EnvironmentFailed, FailureKind, TokenMismatch, TrajectoryFailure
@@ -99,17 +99,12 @@ class _Episode:
             self.append(Piece(ids=tokens), length)
 
     def close_segment(self) -> None:
+        """Keep it, if a token was sampled in it."""
         if any(piece.sampled for piece in self.pieces):
             self.segments.append(Segment(pieces=tuple(self.pieces), attachments=self.attachments))
         self.pieces = []
         self.prompt = []
         self.length = 0
-
-    @property
-    def sampled_tokens(self) -> int:
-        return sum(segment.sampled_tokens for segment in self.segments) + sum(
-            len(piece.versions) for piece in self.pieces
-        )
 
 
 class EnvManager:
@@ -135,6 +130,7 @@ class EnvManager:
         self._events = events
         self._generate = generate or proxy.generate
         self._transcripts = transcripts
+        self._loop = asyncio.get_running_loop()
         self._moved_at = 0.0
         self._sound_at = 0.0
 
@@ -190,7 +186,7 @@ class EnvManager:
             with deadline:
                 status = await self._play(flight, episode, may_go_on, pace, temperature)
                 episode.close_segment()
-                if not episode.sampled_tokens:
+                if not episode.segments:
                     status, detail = Status.INVALID, "no token was sampled"
                 else:
                     flight.waits_for = OTHERS
@@ -263,7 +259,7 @@ class EnvManager:
     async def _reset(
         self, environment: Environment, flight: Flight, episode: _Episode
     ) -> Observation:
-        began = now()
+        began = self._loop.time()
         ok = False
         seed = environment_seed(flight.id, run_seed=self._settings.run_seed)
         try:
@@ -312,7 +308,7 @@ class EnvManager:
             flight.waits_for = OTHERS
             await pace.turn()
         flight.waits_for = "environment"
-        began = now()
+        began = self._loop.time()
 
         def ended(reward: float | None) -> Turn:
             return Turn(
@@ -327,7 +323,7 @@ class EnvManager:
                 reward=reward,
                 cost=completion.cost,
                 proxy_queued_s=answer.queued_s,
-                env_s=now() - began,
+                env_s=self._loop.time() - began,
             )
 
         try:
@@ -386,14 +382,14 @@ class EnvManager:
         episode.attachments += observation.attachments
 
     async def _score(self, flight: Flight, episode: _Episode, status: Status) -> Verdict:
-        began = now()
+        began = self._loop.time()
         seconds = BACKSTOP * self._settings.reward_s
         verdict = await episode.deadlines.within(
             seconds,
             self._reward.score(self._trajectory(flight, episode, status)),
             lambda: TrajectoryFailure(FailureKind.REWARD_TIMEOUT, f"no verdict in {seconds:g} s"),
         )
-        episode.reward_s = now() - began
+        episode.reward_s = self._loop.time() - began
         return verdict
 
     # -- records -------------------------------------------------------------------------------
@@ -421,7 +417,7 @@ class EnvManager:
             verdict=verdict,
             metrics=episode.metrics,
             started_at=flight.started_at,
-            ended_at=now(),
+            ended_at=self._loop.time(),
             reset_s=episode.reset_s,
             reward_s=episode.reward_s,
         )
@@ -442,7 +438,7 @@ class EnvManager:
                 first_version=versions[0][0] if versions else -1,
                 last_version=versions[-1][0] if versions else -1,
                 versions=versions,
-                stop=turn.stop.value,
+                stop=str(turn.stop),
                 interruptions=answer.interruptions,
                 asked_at=answer.asked_at,
                 answered_at=answer.answered_at,
@@ -450,7 +446,7 @@ class EnvManager:
         )
 
     def _moved(self, *, sound: bool) -> None:
-        self._moved_at = now()
+        self._moved_at = self._loop.time()
         if sound:
             self._sound_at = self._moved_at
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from rollart.control.barrier import FREE, Pace, TurnBarrier
 from rollart.control.deadline import now
@@ -137,7 +138,7 @@ class GroupRunner:
         group.flights[place] = flight
         try:
             trajectory = await self._managers[task.domain].rollout(
-                flight, may_go_on=lambda: self._may_go_on(group), pace=pace
+                flight, may_go_on=partial(self._may_go_on, group), pace=pace
             )
         except BaseException:
             seconds = now() - flight.started_at

@@ -11,10 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
-from rollart.control.deadline import now
 from rollart.control.fleet import EngineSlot, EngineState, Fleet
 from rollart.control.routing import Router, token_budget
 from rollart.core.errors import EngineRefused, FailureKind, TokenMismatch, TrajectoryFailure
@@ -28,7 +26,6 @@ from rollart.core.tokens import (
     NOT_COUNTED,
     Prompt,
     TokenBlock,
-    VersionRuns,
     join,
     total_length,
 )
@@ -36,7 +33,6 @@ from rollart.core.types import (
     NO_COST,
     Completion,
     GenerateRequest,
-    RequestCost,
     StopReason,
     TokenDelta,
 )
@@ -79,7 +75,6 @@ class Answer:
     answered_at: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
 class _Pending:
     """A request on its way. `serial` counts its dispatches: deltas of an older one are late.
 
@@ -87,22 +82,46 @@ class _Pending:
     `request_id` counts the dispatches of the whole turn, of which a user's code may ask several.
     """
 
-    call: GenerateCall
-    session: str
-    future: "asyncio.Future[Completion]"
-    on_start: StartSink
-    queued_at: float
-    asked_at: float
-    prompt_tokens: int
-    slot: EngineSlot | None = None
-    serial: int = 0
-    request_id: str = ""
-    queued_s: float = 0.0
-    ids: list[TokenBlock] = field(default_factory=list[TokenBlock])
-    logprobs: list[TokenBlock] = field(default_factory=list[TokenBlock])
-    versions: VersionRuns = NO_VERSIONS
-    cost: RequestCost = NO_COST
-    answered_at: float = 0.0
+    __slots__ = (
+        "answered_at",
+        "asked_at",
+        "call",
+        "cost",
+        "future",
+        "ids",
+        "logprobs",
+        "on_start",
+        "prompt_tokens",
+        "queued_at",
+        "queued_s",
+        "request_id",
+        "serial",
+        "session",
+        "slot",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        call: GenerateCall,
+        on_start: StartSink,
+        future: "asyncio.Future[Completion]",
+        asked_at: float,
+    ) -> None:
+        self.call = call
+        self.session = call.session
+        self.prompt_tokens = call.prompt_tokens
+        self.on_start = on_start
+        self.future = future
+        self.asked_at = self.queued_at = asked_at
+        self.answered_at = self.queued_s = 0.0
+        self.slot: EngineSlot | None = None
+        self.serial = 0
+        self.request_id = ""
+        self.ids: list[TokenBlock] = []
+        self.logprobs: list[TokenBlock] = []
+        self.versions = NO_VERSIONS
+        self.cost = NO_COST
 
 
 class LLMProxy:
@@ -126,6 +145,7 @@ class LLMProxy:
         self._sent: dict[str, _Pending] = {}
         self._holder: dict[str, str] = {}
         self._numbered: dict[str, tuple[int, int]] = {}
+        self._loop = asyncio.get_running_loop()
         self.progress_at = 0.0
         fleet.connect(on_lost=self._move, on_routable=self._pump)
 
@@ -142,17 +162,7 @@ class LLMProxy:
             TokenMismatch: the engine's answer is malformed; the request is dropped there.
             TrajectoryFailure: the engine refuses the request.
         """
-        loop = asyncio.get_running_loop()
-        time = loop.time()
-        pending = _Pending(
-            call=call,
-            session=call.session,
-            future=loop.create_future(),
-            on_start=on_start,
-            queued_at=time,
-            asked_at=time,
-            prompt_tokens=call.prompt_tokens,
-        )
+        pending = _Pending(call, on_start, self._loop.create_future(), self._loop.time())
         if self._budget(pending) <= 0:
             return Answer(
                 completion=_complete(pending, StopReason.CONTEXT), queued_s=0.0, interruptions=0
@@ -228,7 +238,7 @@ class LLMProxy:
         pending.serial += 1
         pending.request_id = self._next_id(pending)
         pending.slot = slot
-        time = now()
+        time = self._loop.time()
         pending.queued_s += time - pending.queued_at
         if not slot.inflight:
             slot.progress_at = time
@@ -282,7 +292,7 @@ class LLMProxy:
         if serial != pending.serial or pending.slot is not slot or pending.future.done():
             self._events.emit(LateResult(what="tokens", identity=delta.request_id))
             return
-        slot.progress_at = self.progress_at = now()
+        slot.progress_at = self.progress_at = self._loop.time()
         if delta.refused is not None:
             self._detach(pending)
             pending.future.set_exception(EngineRefused(f"{slot.binding.worker}: {delta.refused}"))
@@ -304,7 +314,7 @@ class LLMProxy:
 
     def _finish(self, pending: _Pending, stop: StopReason) -> None:
         completion = _complete(pending, stop)
-        pending.answered_at = now()
+        pending.answered_at = self._loop.time()
         self._detach(pending)
         if not pending.future.done():
             pending.future.set_result(completion)
@@ -323,7 +333,7 @@ class LLMProxy:
         slot.inflight.clear()
         for pending in reversed(moved):
             pending.slot = None
-            pending.queued_at = now()
+            pending.queued_at = self._loop.time()
             self._queue.appendleft(pending)
         self._pump()
         return len(moved)

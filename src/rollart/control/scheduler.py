@@ -352,7 +352,7 @@ class RolloutScheduler:
     # -- staleness ---------------------------------------------------------------------------
 
     def _is_stale(self, start_version: int | None) -> bool:
-        return self._would_be_stale(start_version, self.committed)
+        return is_stale(start_version, committed=self.committed, alpha=self._protocol.alpha)
 
     def _would_be_stale(self, start_version: int | None, version: int) -> bool:
         return is_stale(start_version, committed=version, alpha=self._protocol.alpha)

@@ -52,6 +52,8 @@ class VersionRuns:
         runs = self.runs
         if len(runs) == 1:
             return runs[0][1]
+        if not runs:
+            return 0
         return sum([count for _, count in runs])
 
     def append(self, version: int, count: int) -> "VersionRuns":
