@@ -60,6 +60,10 @@ class Batch:
     def runs(self) -> bool:
         return bool(self._running)
 
+    @property
+    def prefills(self) -> bool:
+        return bool(self._prefilling)
+
     def waits_in_vain(self) -> bool:
         """Whether nobody waits who could be admitted as things are."""
         return not self._waiting or not self._fits(next(iter(self._waiting.values())))
@@ -243,10 +247,9 @@ class Batch:
     def chunks(self) -> tuple[Chunks, int, float]:
         """What is prefilled an iteration, for how many iterations at most, at which mean context.
 
+        To be asked while something is prefilled.
         The mean is that of the first iteration, over the prefilled tokens.
         """
-        if not self._prefilling:
-            return (), self.capacity, 0.0
         budget = self._step_tokens - self.decoding
         head = next(iter(self._prefilling.values()))
         if head.left > budget:

@@ -287,14 +287,15 @@ class ModelledEngine:
             live = self._live.pop(seq.name, None)
             if live is None:
                 continue  # aborted, and not yet let go
-            self._tell(live, seq.sampled, live.stop)
+            self._tell(live, seq.sampled, now, live.stop)
 
     def _tell_part(self, live: _Live) -> bool:
         """Tell of the tokens that a request has by now; whether there were any."""
-        count = self._machine.sampled(live.seq, self._loop.time())
+        now = self._loop.time()
+        count = self._machine.sampled(live.seq, now)
         if count == live.told:
             return False
-        self._tell(live, count, None)
+        self._tell(live, count, now, None)
         return True
 
     def _tell_all(self) -> None:
@@ -304,11 +305,11 @@ class ModelledEngine:
         for live in list(self._live.values()):
             self._tell_part(live)
 
-    def _tell(self, live: _Live, count: int, finish: StopReason | None) -> None:
+    def _tell(self, live: _Live, count: int, now: float, finish: StopReason | None) -> None:
         seq = live.seq
         before, live.told = live.told, count
         ids, logprobs = self._content(live.request, before, count - before, seq.kv_version)
-        self._heard_at = self._loop.time()
+        self._heard_at = now
         live.sink(
             TokenDelta(
                 request_id=seq.name,
@@ -326,7 +327,7 @@ class ModelledEngine:
             self._live.values(), key=lambda each: self._machine.sampled(each.seq, now) - each.told
         )
         if not self._tell_part(live):
-            self._tell(live, live.told, None)
+            self._tell(live, live.told, now, None)
 
     # -- time --------------------------------------------------------------------------------------
 

@@ -354,7 +354,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if when == math.inf or when > self._max_time:
             raise self._end_of_time(when)
         self._now = when
-        self._take_due_timers()
+        ready = self._ready
+        while timers and timers[0][0] == when:
+            timer = heappop(timers)[2]
+            if timer.stands:
+                timer.stands = False
+                ready.append(timer)
 
     def _end_of_time(self, when: float) -> SimulationStuck:
         """Why time cannot go on to `when`, infinity being never."""

@@ -205,11 +205,16 @@ class StepClock:
         if not batch.runs:
             self._stretch, self.next_event_at = None, math.inf
             return
-        chunks, most, attended = batch.chunks()
-        iterations = min(most, batch.undisturbed())
-        tokens = sum([part for _, part in chunks]) if chunks else 0
-        first_s, growth_s = self._seconds(iterations, tokens, attended)
-        stretch = Stretch(now, first_s, growth_s, iterations, self._kind(chunks), chunks)
+        iterations = batch.undisturbed()
+        if batch.prefills:
+            chunks, most, attended = batch.chunks()
+            iterations = min(iterations, most)
+            tokens = sum([part for _, part in chunks])
+            first_s, growth_s = self._seconds(iterations, tokens, attended)
+            stretch = Stretch(now, first_s, growth_s, iterations, self._kind(chunks), chunks)
+        else:
+            first_s, growth_s = self._seconds(iterations, 0, 0.0)
+            stretch = Stretch(now, first_s, growth_s, iterations, Work.DECODE)
         self._stretch, self.next_event_at = stretch, stretch.ends_at
 
     def _seconds(self, iterations: int, tokens: int, attended: float) -> tuple[float, float]:
@@ -233,8 +238,6 @@ class StepClock:
         return first, (last - first) / more
 
     def _kind(self, chunks: Chunks) -> Work:
-        if not chunks:
-            return Work.DECODE
         if chunks[0][0].rebuilds and all(seq.rebuilds for seq, _ in chunks):
             return Work.REBUILD
         return Work.MIXED if self._batch.decoding else Work.PREFILL

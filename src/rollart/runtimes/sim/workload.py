@@ -107,7 +107,8 @@ class RunWorkload:
         return self._of(session.partition("/")[2]).prefix_hit
 
     def _of(self, name: str) -> DomainWorkload:
-        return self._domains[name.partition("/")[0].removeprefix(EVAL_MARK)]
+        tag = name.partition("/")[0]
+        return self._domains[tag if tag in self._domains else tag.removeprefix(EVAL_MARK)]
 
 
 class DrawnDomain:
