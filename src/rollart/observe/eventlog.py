@@ -169,21 +169,16 @@ def write_whole(file: int, data: bytes, at: int) -> None:
 
 def _encode(stamped: Stamped, buffer: bytearray) -> None:
     """Append the event's line to `buffer`; leaves it as it was when that raises."""
-    size = len(buffer)
-    line = _Line(
-        type(stamped.event).__name__,
-        stamped.time,
-        stamped.seq,
-        stamped.incarnation,
-        stamped.event,
-    )
+    size, event = len(buffer), stamped.event
+    kind = type(event).__name__
+    line = _Line(kind, stamped.time, stamped.seq, stamped.incarnation, event)
     try:
         try:
             _encoder.encode_into(line, buffer, -1)
         except (TypeError, ValueError):
             # A numpy number, or text that is not Unicode (a traceback of an environment).
             del buffer[size:]
-            line.event = _plain(stamped.event)
+            line.event = _plain(event)
             _encoder.encode_into(line, buffer, -1)
     except BaseException:
         del buffer[size:]
