@@ -50,6 +50,7 @@ def run(tmp_path: Path) -> Path:
 
 COMMANDS = (
     "init", "train", "check", "eval", "report", "show", "pools", "replay", "timeline", "compare",
+    "serve",
 )  # fmt: skip
 
 
