@@ -7,6 +7,7 @@ An id costs 4 bytes, a log-prob 4; versions are kept as runs.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, cast
 
 import numpy as np
@@ -37,6 +38,12 @@ class LengthOnly:
 
     def __len__(self) -> int:
         return self.length
+
+
+@cache
+def length_only(length: int) -> LengthOnly:
+    """The one block of a length: a modelled run has millions of blocks, and few lengths."""
+    return LengthOnly(length)
 
 
 @dataclass(frozen=True, slots=True)

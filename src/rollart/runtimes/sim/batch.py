@@ -60,10 +60,6 @@ class Batch:
     def runs(self) -> bool:
         return bool(self._running)
 
-    @property
-    def prefills(self) -> bool:
-        return bool(self._prefilling)
-
     def waits_in_vain(self) -> bool:
         """Whether nobody waits who could be admitted as things are."""
         return not self._waiting or not self._fits(next(iter(self._waiting.values())))
@@ -244,12 +240,14 @@ class Batch:
             left = room // self.decoding
         return left if left > 1 else 1
 
-    def chunks(self) -> tuple[Chunks, int, float]:
+    def chunks(self) -> tuple[Chunks, int, float] | None:
         """What is prefilled an iteration, for how many iterations at most, at which mean context.
 
-        To be asked while something is prefilled.
+        None while nothing is prefilled.
         The mean is that of the first iteration, over the prefilled tokens.
         """
+        if not self._prefilling:
+            return None
         budget = self._step_tokens - self.decoding
         head = next(iter(self._prefilling.values()))
         if head.left > budget:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollart.core.errors import ConfigError
-from rollart.core.tokens import LengthOnly, TokenBlock
+from rollart.core.tokens import TokenBlock, length_only
 from rollart.core.types import GenerateRequest
 from rollart.runtimes.sim.seq import Seq
 
@@ -122,5 +122,5 @@ def without_content(
     request: GenerateRequest, before: int, count: int, kv_version: int
 ) -> tuple[TokenBlock, TokenBlock]:
     """Blocks that have a length and nothing else."""
-    block = LengthOnly(count)
+    block = length_only(count)
     return block, block

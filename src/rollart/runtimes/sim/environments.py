@@ -7,6 +7,7 @@ of a real machine do. Cold pulls of images wait for the registry, which all doma
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import cache
 
 from rollart.core.errors import EnvironmentFailed, FailureKind
 from rollart.core.identity import TrajectoryId
@@ -77,7 +78,7 @@ class ModelledEnvironment:
             )
         self._turn = 0
         self._turns = workload.turns(self._name)
-        return Observation(messages=(_message(workload.first(task.key)),))
+        return _shown(workload.first(task.key))
 
     async def step(self, action: Message) -> StepResult:
         """The next observation after its time. Raises `EnvironmentFailed`."""
@@ -89,12 +90,13 @@ class ModelledEnvironment:
                 FailureKind.ENV_STEP, f"step {self._turn} failed after {span.seconds:.1f} s"
             )
         self._turn += 1
-        done = self._turn >= self._turns
         tokens = workload.observed(self._name, self._turn)
+        if self._turn < self._turns:
+            return _goes_on(tokens)
         return StepResult(
-            observation=Observation(messages=(_message(tokens),)),
-            done=done,
-            metrics=(("success", float(workload.succeeds(self._name))),) if done else (),
+            observation=_shown(tokens),
+            done=True,
+            metrics=(("success", float(workload.succeeds(self._name))),),
         )
 
     def kill(self) -> None:
@@ -156,5 +158,12 @@ def _was_killed() -> EnvironmentFailed:
     return EnvironmentFailed(FailureKind.ENV_DIED, "it was killed")
 
 
-def _message(tokens: int) -> Message:
-    return Message(role="user", content=shown(tokens))
+@cache
+def _shown(tokens: int) -> Observation:
+    """Made once for each length, as in the renderer."""
+    return Observation(messages=(Message(role="user", content=shown(tokens)),))
+
+
+@cache
+def _goes_on(tokens: int) -> StepResult:
+    return StepResult(observation=_shown(tokens))

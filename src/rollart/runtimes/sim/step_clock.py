@@ -206,8 +206,8 @@ class StepClock:
             self._stretch, self.next_event_at = None, math.inf
             return
         iterations = batch.undisturbed()
-        if batch.prefills:
-            chunks, most, attended = batch.chunks()
+        if prefilled := batch.chunks():
+            chunks, most, attended = prefilled
             iterations = min(iterations, most)
             tokens = sum([part for _, part in chunks])
             first_s, growth_s = self._seconds(iterations, tokens, attended)
