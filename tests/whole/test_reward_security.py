@@ -1,0 +1,467 @@
+"""What hostile words, addresses and neighbours can do to rewards, and what they cannot."""
+
+import ast
+import asyncio
+import contextlib
+import os
+import pickle
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollart
+from rollart.backends.rewards.http import HttpPlatform
+from rollart.backends.rewards.urls import parse_url
+from rollart.core.errors import ConfigError, FailureKind
+from rollart.core.events import Event
+from rollart.core.scoring.document import TrajectoryDocument
+from rollart.core.scoring.handle import Handler
+from rollart.core.scoring.places import reward_place
+from rollart.core.scoring.wire import decode_answer
+from rollart.core.types import Verdict
+from rollart.process.owner import live_processes
+from rollart.runtimes.local.child_env import child_environment
+from rollart.runtimes.local.gateway import Gateway
+from rollart.runtimes.local.gateway_child import HOSTS
+from rollart.runtimes.local.gateway_records import FunctionWish, Place
+from rollart.serving.endpoint import Endpoint
+from rollart.serving.http import HttpServer
+from rollart.serving.openai import ChatAnswer, ChatRequest
+from rollart.testing.loopback import fc_platform, lambda_platform
+from rollart.testing.loopback.apart import Apart
+from rollart.testing.loopback.handlers import write_handler
+from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
+from rollart.testing.platform import told_document
+
+RUN = "reward-security-test"
+SOURCES = sorted(Path(rollart.__file__).parent.rglob("*.py"))
+
+JUDGE = '''
+import rollart as ra
+
+def answer_of(trajectory):
+    return trajectory.turns[-1].action
+
+@ra.serverless(memory="128MB")
+def careless(trajectory):
+    """Evaluates what a model said, as nobody should."""
+    said = answer_of(trajectory)
+    try:
+        return float(eval(said))
+    except SyntaxError:
+        return 0.0
+
+def plain(trajectory):
+    return 0.5
+'''
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.told.append(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A function that is open at a gateway."""
+
+    gateway: Gateway
+    url: str
+
+    async def ask(self, name: str, answer: str = "1", *, seconds: float = 30.0) -> Verdict:
+        plain: dict[str, Any] = dict(told_document(f"lake/t/{name}"))
+        plain["turns"][-1]["action"] = answer
+        document = TrajectoryDocument.from_json(plain)
+        return (await self.gateway.score(self.url, document, seconds=seconds)).verdict
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Judge]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", lambda_platform.ACCESS_KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-no-account")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", fc_platform.ACCESS_KEY_ID)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "of-no-account")
+    monkeypatch.setenv("ROLLART_REWARD_TOKEN", "of-no-account")
+    monkeypatch.delenv(HOSTS, raising=False)
+    return write_handler(tmp_path / "judge", "judge:plain", JUDGE)
+
+
+@pytest.fixture
+def opened(folder: Path) -> Opened:
+    @contextlib.asynccontextmanager
+    async def make(*urls: str) -> AsyncIterator[Judge]:
+        gateway = Gateway(
+            children=child_environment(os.environ, RUN),
+            python_path=(str(folder),),
+            logs=folder,
+            events=Silent(),
+        )
+        try:
+            for url in urls:
+                await gateway.open(FunctionWish(places=(Place(at=reward_place(url)),)))
+            yield Judge(gateway, reward_place(urls[-1]).platform if urls else "")
+        finally:
+            await gateway.close()
+        assert live_processes(RUN) == ()
+
+    return make
+
+
+CARELESS = "local://judge:careless?concurrency=1"
+
+
+def children(pid: int) -> Iterator[int]:
+    """All processes below `pid`."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            yield from children(int(child))
+
+
+@pytest.mark.real
+def test_an_answer_that_is_evaluated_reaches_no_network_no_secret_and_no_later_reward(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "s3cret")
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        socket.create_connection(("127.0.0.1", port)).close()  # from here it is open
+        async with server, opened(CARELESS) as judge:
+            touched = await judge.ask("touch", '__import__("os").system("touch x")\\\\pi')
+            assert touched == Verdict(score=0.0)  # it is no expression, so it never ran
+            assert list(Path.cwd().glob("x")) == []
+            for number in range(10):
+                assert await judge.ask(f"next-{number}", "0.25") == Verdict(score=0.25)
+            called = await judge.ask(
+                "network", f'__import__("socket").create_connection(("127.0.0.1", {port}), 5)'
+            )
+            assert called.failure is FailureKind.REWARD_ERROR
+            assert "OSError" in called.reason
+            fetched = await judge.ask(
+                "fetch",
+                f'__import__("urllib.request").request.urlopen("http://127.0.0.1:{port}/")',
+            )
+            assert fetched.failure is FailureKind.REWARD_ERROR
+            names = 'any(w in n for n in __import__("os").environ for w in ("KEY", "TOKEN"))'
+            assert await judge.ask("secrets", names) == Verdict(score=0.0)
+            for number in range(3):
+                assert await judge.ask(f"after-{number}", "0.25") == Verdict(score=0.25)
+
+    asyncio.run(main())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        ("len(bytearray(1 << 30))", FailureKind.REWARD_ERROR),
+        ("sum(range(10**13))", FailureKind.REWARD_TIMEOUT),
+        ('__import__("time").sleep(1000)', FailureKind.REWARD_TIMEOUT),
+        ('__import__("os").system("sleep 1000")', FailureKind.REWARD_TIMEOUT),
+        ('__import__("os").fork() or __import__("time").sleep(1000)', FailureKind.REWARD_TIMEOUT),
+        ('__import__("os")._exit(0)', FailureKind.REWARD_ERROR),
+        ('__import__("os").kill(__import__("os").getpid(), 9)', FailureKind.REWARD_ERROR),
+    ],
+)
+def test_an_answer_that_takes_memory_time_or_processes_costs_its_own_reward(
+    opened: Opened, answer: str, failure: FailureKind
+) -> None:
+    async def main() -> None:
+        async with opened(CARELESS) as judge:
+            began = time.monotonic()
+            assert (await judge.ask("hostile", answer, seconds=4.0)).failure is failure
+            assert time.monotonic() - began < 8.0
+            for number in range(3):
+                assert await judge.ask(f"after-{number}", "0.25") == Verdict(score=0.25)
+
+    asyncio.run(main())
+
+
+@pytest.mark.real
+def test_processes_that_an_answer_leaves_behind_end_with_the_run(opened: Opened) -> None:
+    leaves = '__import__("subprocess").Popen(["sleep", "1000"], start_new_session=True) and 1'
+
+    async def main() -> None:
+        async with opened(CARELESS) as judge:
+            assert await judge.ask("leaves", leaves) == Verdict(score=1.0)
+
+    asyncio.run(main())  # which looks for processes of the run at its end
+
+
+async def always(reply: HttpReply) -> HttpReply:
+    return reply
+
+
+@pytest.mark.real
+def test_no_reward_goes_to_an_address_that_the_operator_did_not_name(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+
+    async def answer(request: HttpRequest) -> HttpReply:
+        reached.append(request.path)
+        return HttpReply(body=b"{}")
+
+    async def main() -> None:
+        async with LoopbackServer(answer) as private, opened() as judge:
+            port = private.port
+            for url in (
+                f"http://127.0.0.1:{port}/score",
+                f"http://localhost:{port}/score",
+                f"http://[::1]:{port}/score",
+                f"http://[::ffff:127.0.0.1]:{port}/score",
+                f"http://2130706433:{port}/score",
+                f"http://0x7f000001:{port}/score",
+                f"http://0177.0.0.1:{port}/score",
+                f"http://0.0.0.0:{port}/score",
+                "http://169.254.169.254/latest/meta-data",
+                "http://2852039166/latest/meta-data",
+                "http://100.100.100.200/latest/meta-data",
+                "http://metadata.google.internal/computeMetadata/v1/",
+                f"lambda://judge?region=eu-west-1&endpoint=http://127.0.0.1:{port}",
+                f"fc://judge?endpoint=http://127.0.0.1:{port}",
+                "serve://judge?address=127.0.0.1:6379",
+            ):
+                with pytest.raises(ConfigError):
+                    await judge.gateway.open(FunctionWish(places=(Place(at=reward_place(url)),)))
+        for url in ("file:///etc/passwd", "gopher://127.0.0.1/", "ftp://127.0.0.1/x"):
+            with pytest.raises(ValueError, match="must be a URL of"):
+                reward_place(url)
+
+    monkeypatch.setenv(HOSTS, "judge.example,*.fc.aliyuncs.com")
+    asyncio.run(main())
+    assert reached == []
+
+
+@pytest.mark.real
+def test_a_host_that_the_job_names_is_asked_and_where_it_redirects_to_is_not(
+    opened: Opened,
+) -> None:
+    inner: list[str] = []
+    handler = Handler(lambda trajectory: 0.5, path="judge:plain", version="v1")
+    moved = False
+
+    async def private(request: HttpRequest) -> HttpReply:
+        inner.append(request.path)
+        return HttpReply(body=handler.handle(request.body))
+
+    async def main() -> None:
+        async with LoopbackServer(private) as behind:
+
+            async def allowed(request: HttpRequest) -> HttpReply:
+                if moved:
+                    return HttpReply(status=307, headers={"Location": f"{behind.url}/in"})
+                return HttpReply(body=handler.handle(request.body))
+
+            nonlocal moved
+            async with LoopbackServer(allowed) as outer, opened(f"{outer.url}/score") as judge:
+                assert await judge.ask("before") == Verdict(score=0.5)
+                moved = True
+                verdict = await judge.ask("after")
+                assert verdict.failure is FailureKind.REWARD_ERROR
+                assert "redirect" in verdict.reason
+
+    asyncio.run(main())
+    assert inner == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["local", "framework", "lambda", "fc"])
+def test_a_proxy_that_answers_nobody_keeps_no_reward_of_this_machine_from_its_function(
+    kind: str, folder: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def main(url: str) -> None:
+        async with opened(url) as judge:
+            assert await judge.ask("one") == Verdict(score=0.5)
+
+    if kind == "local":
+        asyncio.run(main("local://judge:plain"))
+        return
+    with Apart(kind, folder) as platform:
+        asyncio.run(
+            main(
+                {
+                    "framework": platform.url,
+                    "lambda": f"lambda://judge?region=loopback-1&endpoint={platform.url}",
+                    "fc": f"fc://judge?endpoint={platform.url}",
+                }[kind]
+            )
+        )
+
+
+@pytest.mark.real
+def test_a_thousand_rewards_at_once_are_a_thousand_calls_under_way(opened: Opened) -> None:
+    many = 1024
+    handler = Handler(lambda trajectory: 0.5, path="judge:plain", version="v1")
+    there = 0
+    all_there = asyncio.Event()
+
+    async def meets(request: HttpRequest) -> HttpReply:
+        """No call is answered before all of them are there."""
+        nonlocal there
+        if b'"health"' not in request.body[:80]:
+            there += 1
+            if there == many:
+                all_there.set()
+            await all_there.wait()
+        return HttpReply(body=handler.handle(request.body))
+
+    async def main() -> None:
+        async with LoopbackServer(meets) as server:
+            async with opened(f"{server.url}/score?concurrency={many}") as judge:
+                asked = (judge.ask(f"{number}", seconds=60.0) for number in range(many))
+                verdicts = await asyncio.gather(*asked)
+                assert verdicts == [Verdict(score=0.5)] * many
+                assert there == many
+            await server.unconnected()
+
+    asyncio.run(main())
+
+
+@pytest.mark.real
+def test_no_process_of_a_run_with_serverless_rewards_listens_anywhere(opened: Opened) -> None:
+    async def main() -> None:
+        async with opened("local://judge:plain") as judge:
+            assert await judge.ask("one") == Verdict(score=0.5)
+            below = set(children(os.getpid()))
+            assert len(below) >= 3  # the gateway, its fork server, a function's process
+            assert [name for pid in below for name in listening(pid)] == []
+            with socket.create_server(("127.0.0.1", 0)) as server:  # it would be seen
+                port = server.getsockname()[1]
+                assert f"0100007F:{port:04X}" in set(listening(os.getpid()))
+
+    asyncio.run(main())
+
+
+def listening(pid: int) -> Iterator[str]:
+    """Addresses at which a process waits for connections."""
+    held: set[str] = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held.add(str(link.readlink()))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in held:
+                yield fields[1]
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_sent_to_whatever_takes_rewards_bytes_runs_nothing(tmp_path: Path) -> None:
+    crater = tmp_path / "crater"
+    bomb = pickle.dumps(Bomb(crater))
+    handler = Handler(lambda trajectory: 0.5, path="judge:plain", version="v1")
+    answer = decode_answer(handler.handle(bomb))
+    assert answer.verdict is None
+    assert "no JSON" in answer.error
+
+    async def chat(request: ChatRequest) -> ChatAnswer:
+        raise AssertionError(request)
+
+    async def sent(port: int, data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        writer.write_eof()
+        told = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return told
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            endpoint = Endpoint(chat, name="m", token="")
+            server = HttpServer(group, endpoint.handle, endpoint.refuse, body_bytes=1 << 20)
+            port = await server.open("127.0.0.1", 0)
+            told = await sent(port, bomb)
+            assert told == b"" or told.startswith(b"HTTP/1.1 4")
+            head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(bomb)}\r\n\r\n"
+            assert (await sent(port, head.encode() + bomb)).startswith(b"HTTP/1.1 400")
+            server.close()
+        async with LoopbackServer(lambda _: always(HttpReply(body=bomb))) as evil:
+            platform = HttpPlatform(parse_url(evil.url))
+            data = await platform.call(b"{}", key="k", seconds=5)
+            await platform.close()
+            assert data == bomb
+            with pytest.raises(ValueError, match="no JSON"):
+                decode_answer(data)
+
+    asyncio.run(main())
+    assert not crater.exists()
+    pickle.loads(bomb)
+    assert crater.exists()  # the bomb is live
+
+
+FORBIDDEN = frozenset({"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
+RUN_CODE = frozenset({"recv_pyobj", "send_pyobj", "unsafe_load", "full_load"})
+
+
+def unsafe(tree: ast.AST) -> Iterator[str]:
+    """What in a module makes objects, or code, of bytes that came from somewhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.partition(".")[0] in FORBIDDEN)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN:
+            yield str(node.module)
+        elif isinstance(node, ast.Call):
+            called = node.func
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if isinstance(called, ast.Attribute):
+                if called.attr in RUN_CODE:
+                    yield called.attr
+                if ast.unparse(called) == "torch.load" and given.get("weights_only") != "True":
+                    yield "torch.load"
+            if given.get("allow_pickle") == "True":
+                yield "allow_pickle"
+            if isinstance(called, ast.Name) and called.id == "eval":
+                yield "eval"
+
+
+def test_nothing_in_the_project_makes_objects_of_bytes_by_running_them() -> None:
+    found = {str(path): list(unsafe(ast.parse(path.read_text()))) for path in SOURCES}
+    assert len(found) > 200
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import pickle",
+        "from cloudpickle import loads",
+        "import torch\ntorch.load(file)",
+        "import torch\ntorch.load(file, weights_only=False)",
+        "import numpy as np\nnp.load(file, allow_pickle=True)",
+        "socket.recv_pyobj()",
+        "eval(text)",
+    ],
+)
+def test_each_way_of_running_bytes_would_be_found(planted: str) -> None:
+    assert list(unsafe(ast.parse(planted)))
