@@ -9,6 +9,7 @@ Who waits: a group's member task, for `rollout`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from rollart.control.barrier import FREE, Pace
 from rollart.control.deadline import Deadlines
@@ -38,6 +39,8 @@ from rollart.core.types import (
     Turn,
     Verdict,
 )
+
+_content = attrgetter("content")
 
 Generate = Callable[[GenerateCall, StartSink], Awaitable[Answer]]
 """How one turn is sampled: `LLMProxy.generate`, or what a user's ActorGen puts around it."""
@@ -315,7 +318,7 @@ class EnvManager:
                 segment=len(episode.segments),
                 start=start,
                 end=start + len(completion.ids),
-                observation="\n".join([message.content for message in observation.messages]),
+                observation="\n".join(map(_content, observation.messages)),
                 action=message.content,
                 tool_calls=message.tool_calls,
                 stop=completion.stop,

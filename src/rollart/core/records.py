@@ -12,6 +12,9 @@ from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
+_become = vars(object)["__class__"].__set__
+"""Sets an instance's class, frozen or not; the classes differ in nothing but what they forbid."""
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def record(kind: type[T]) -> type[T]:
@@ -29,14 +32,14 @@ def record(kind: type[T]) -> type[T]:
 
 def _constructor(closed: type[Any], opened: type[Any]) -> Callable[..., None]:
     """An `__init__` of a signature and fields of its own, which only source text can say."""
-    known: dict[str, Any] = {"_object": object, "_opened": opened, "_closed": closed}
+    known: dict[str, Any] = {"_become": _become, "_opened": opened, "_closed": closed}
     taken: list[str] = []
-    body = ["_object.__setattr__(self, '__class__', _opened)"]
+    body = ["_become(self, _opened)"]
     for field in fields(closed):
         if field.init:
             taken.append(_parameter(field, known))
             body.append(f"self.{field.name} = {_value(field)}")
-    body.append("self.__class__ = _closed")
+    body.append("_become(self, _closed)")
     if hasattr(closed, "__post_init__"):
         body.append("self.__post_init__()")
     signature = ", ".join(["self", "*", *taken] if taken else ["self"])

@@ -244,16 +244,21 @@ def place(*name: str | int) -> float:
 
 def places_of(seed: int, what: str) -> Callable[[str, int], float]:
     """`place(seed, what, name, turn)` of a name and a turn, at half the cost: each turn asks."""
-    head = f"int:{seed}\x1fstr:{what}\x1fstr:"
-    return lambda name, turn: _place_of(f"{head}{name}\x1fint:{turn}")
+    head = _hash_of(f"int:{seed}\x1fstr:{what}\x1fstr:")
+    return lambda name, turn: _place_after(head, f"{name}\x1fint:{turn}")
 
 
 def numbered_places(what: str) -> Callable[[int], float]:
     """`place(what, number)` of a number, likewise."""
-    head = f"str:{what}\x1fint:"
-    return lambda number: _place_of(f"{head}{number}")
+    head = _hash_of(f"str:{what}\x1fint:")
+    return lambda number: _place_after(head, str(number))
 
 
-def _place_of(text: str) -> float:
-    digest = blake2b(text.encode(), digest_size=8).digest()
-    return ((int.from_bytes(digest, "big") >> (64 - _PLACES)) + 0.5) / (1 << _PLACES)
+def _hash_of(text: str) -> blake2b:
+    return blake2b(text.encode(), digest_size=8)
+
+
+def _place_after(head: blake2b, rest: str) -> float:
+    whole = head.copy()
+    whole.update(rest.encode())
+    return ((int.from_bytes(whole.digest(), "big") >> (64 - _PLACES)) + 0.5) / (1 << _PLACES)
