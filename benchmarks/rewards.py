@@ -54,7 +54,7 @@ INLINE_STEPS = 2
 """Bursts of the computing reward inline, where each takes as long as the one before."""
 
 ALONE = 200
-"""Calls one by one, for the overhead."""
+"""Calls one by one of each way, for the overhead."""
 
 BURSTS = (
     "way",
@@ -97,13 +97,13 @@ def bursts(chosen: argparse.Namespace) -> None:
     halves = [half for half in ((steps + 1) // 2, steps // 2) if half]
     cores = os.cpu_count() or 1
     for name in chosen.rewards:
-        reward = computing() if name == "computing" else WAITING
+        reward = computing(cores) if name == "computing" else WAITING
         processes = cores if name == "computing" else chosen.processes
         limits = Limits(processes=processes, idle_s=chosen.idle)
         results: dict[str, list[Measured]] = {way: [] for way in chosen.ways}
         for at, half in enumerate(halves):
             for way in chosen.ways if at % 2 == 0 else reversed(chosen.ways):
-                measured = one_way(way, reward, limits, half, chosen.gap, ALONE // len(halves))
+                measured = one_way(way, reward, limits, half=half, gap_s=chosen.gap)
                 results[way].append(measured)
         title = (
             f"{name}: {f'{CPU_S:g} CPU-seconds' if reward.hashes else f'{WAIT_S * 1000:g} ms'}, "
@@ -113,13 +113,12 @@ def bursts(chosen: argparse.Namespace) -> None:
         show_bursts(title, {way: together(some) for way, some in results.items()})
 
 
-def one_way(
-    way: str, reward: Reward, limits: Limits, bursts: int, gap_s: float, alone: int
-) -> Measured:
+def one_way(way: str, reward: Reward, limits: Limits, *, half: int, gap_s: float) -> Measured:
+    """Half of a way's bursts, and half of its calls one by one."""
     if way == "inline":
         gap_s = 0.0  # nothing is reserved that could be idle
-        bursts = min(bursts, INLINE_STEPS // 2) if reward.hashes else bursts
-    return asyncio.run(measure(way, reward, limits, bursts=bursts, gap_s=gap_s, alone=alone))
+        half = min(half, INLINE_STEPS // 2) if reward.hashes else half
+    return asyncio.run(measure(way, reward, limits, bursts=half, gap_s=gap_s, alone=ALONE // 2))
 
 
 def show_bursts(title: str, results: Mapping[str, Measured]) -> None:

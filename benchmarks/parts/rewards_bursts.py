@@ -5,12 +5,14 @@ first burst and ends one gap after the last, so that every idle tail is in it.
 """
 
 import asyncio
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -87,9 +89,12 @@ INSTANT = Reward()
 WAITING = Reward(wait_s=WAIT_S)
 
 
-def computing() -> Reward:
-    """The reward of `CPU_S`, as the processor at hand is now."""
-    return Reward(hashes=round(statistics.median(_hashes_of_cpu_s() for _ in range(3))))
+def computing(cores: int) -> Reward:
+    """The reward of `CPU_S`, as the processor is while all of its cores compute."""
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(cores, mp_context=spawning) as pool:
+        found = [*pool.map(_hashes_of, [CPU_S] * 4 * cores)]
+    return Reward(hashes=round(statistics.median(found)))
 
 
 async def measure(
@@ -150,13 +155,14 @@ def _busy_s(calls: Sequence[Called], window: Interval) -> float:
     return sum(total(clipped(spans, window)) for spans in by_instance.values())
 
 
-def _hashes_of_cpu_s() -> float:
+def _hashes_of(cpu_s: float) -> float:
+    """How many hashes take this process so many CPU seconds."""
     hashes = _FIRST_HASHES
     while True:
         verdict = score(next(Reward(hashes=hashes).documents()))
         spent = dict(verdict.components)["cpu_s"]
-        if spent > CPU_S / 2:
-            return hashes * CPU_S / spent
+        if spent > cpu_s / 2:
+            return hashes * cpu_s / spent
         hashes *= 2
 
 

@@ -63,8 +63,9 @@ def show_demo(out: Path, time_limit_s: float) -> None:
         invoked = stack.enter_context(_lambda(Path(folder) / "lambda"))
         places = {
             "FrozenLake": f"local://{FUNCTION}",
-            "TicTacToe": f"{served.url}#{FUNCTION}",
-            "LetterShift": f"lambda://{NAME}?region=loopback-1&endpoint={invoked.url}#{FUNCTION}",
+            "TicTacToe": f"{served.url}?concurrency={WORKERS}#{FUNCTION}",
+            "LetterShift": f"lambda://{NAME}?region=loopback-1&endpoint={invoked.url}"
+            f"&concurrency={SCALING.limit}#{FUNCTION}",
         }
         report, wall_s = _train(out, places, time_limit_s)
         figures = invoked.figures()
