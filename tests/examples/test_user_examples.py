@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollart.core.documents import document_of
 from rollart.core.types import StepResult, StopReason, Task, Turn
 from rollart.plan import check
 from rollart.testing.samples import sample_trajectory
@@ -137,7 +138,9 @@ def test_the_reward_scores_an_answer_less_its_cost_and_knows_when_it_cannot() ->
     )
 
     def scored(**metrics: float) -> Any:
-        return score(replace(sample_trajectory(), turns=turns, metrics=tuple(metrics.items())))
+        return score(
+            document_of(replace(sample_trajectory(), turns=turns, metrics=tuple(metrics.items())))
+        )
 
     good = scored(success=1.0, tool_calls=5.0, tool_parse_error=1.0)
     assert good.score == pytest.approx(1.0 - 0.05 - 0.05 - 0.1)
