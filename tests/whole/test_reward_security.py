@@ -174,7 +174,7 @@ def test_an_answer_that_is_evaluated_reaches_no_network_no_secret_and_no_later_r
         ("sum(range(10**13))", FailureKind.REWARD_TIMEOUT),
         ('__import__("time").sleep(1000)', FailureKind.REWARD_TIMEOUT),
         ('__import__("os").system("sleep 1000")', FailureKind.REWARD_TIMEOUT),
-        ('__import__("os").fork() or __import__("time").sleep(1000)', FailureKind.REWARD_TIMEOUT),
+        ('[__import__("os").fork(), __import__("time").sleep(1000)]', FailureKind.REWARD_TIMEOUT),
         ('__import__("os")._exit(0)', FailureKind.REWARD_ERROR),
         ('__import__("os").kill(__import__("os").getpid(), 9)', FailureKind.REWARD_ERROR),
     ],

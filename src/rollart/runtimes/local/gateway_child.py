@@ -25,6 +25,7 @@ from rollart.process.serve import ChildPort
 from rollart.process.serve_async import run_async_handlers
 from rollart.runtimes.local.codec import Packed
 from rollart.runtimes.local.function_host import FunctionHostConfig
+from rollart.runtimes.local.function_strays import adopt_strays, end_strays
 from rollart.runtimes.local.gateway_records import (
     INSTANCE,
     STATE,
@@ -66,6 +67,7 @@ def most_calls(place: Place) -> int:
 def entry(port: ChildPort, config: Any) -> None:
     """Serve "open", "score" and "cancel" until stopped."""
     settings = msgspec.convert(config, GatewayConfig)
+    adopt_strays()
     gateway = _Gateway(port, settings)
     port.ready()
     run_async_handlers(
@@ -128,6 +130,7 @@ class _Gateway:
                 group.create_task(caller.close())
         for store in self._stores.values():
             await store.close()
+        end_strays()
 
     def _caller(self, place: Place, *, fallback: Caller | None) -> Caller:
         platform = self._platform(place)
