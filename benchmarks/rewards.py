@@ -18,9 +18,10 @@ bursts   84 trajectories end at once and are scored; after the last score and a 
          and idle, are not counted. Half of the bursts are measured in one order of the ways, half
          in the other. Overhead is what warm calls take beside the function, when they come one by
          one and the reward is instant, so that nothing queues.
-rollout  real runs of `benchmarks/parts/rewards.toml`, alternating, with an instant reward, with it
-         again (two equal runs are the spread to compare with) and with the one that waits, through
-         `local://` and as a plain function of the domain.
+rollout  real runs of `benchmarks/parts/rewards.toml`, whose trainer waits for rollouts (get_batch),
+         alternating, with an instant reward, with it again (two equal runs are the spread to
+         compare with) and with the one that waits, through `local://` and as a plain function of
+         the domain. A ratio compares runs of one round.
 demo     the three-domain job as it is, with a domain's reward each on `local://`, on `http://`
          (functions-framework) and on `lambda://` (awslambdaric), packaged as for deployment.
 """
