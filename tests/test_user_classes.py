@@ -154,7 +154,7 @@ def test_generation_of_each_domain_goes_to_the_class_that_the_actor_declares() -
 def test_a_lost_class_is_stood_in_for_by_the_other() -> None:
     async def main() -> set[tuple[str, str]]:
         events, fakes = EventRecorder(), ScriptedLauncher()
-        applied = apply(UserClasses(actor_gen=Hetero), job(faults__engine_restarts=0))
+        applied = apply(UserClasses(actor_gen=Hetero), job(faults__attempts=1))
         controller = await assemble(
             applied.job,
             fakes,

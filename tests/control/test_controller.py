@@ -252,7 +252,7 @@ def test_the_time_limit_ends_the_run_between_two_steps() -> None:
 
 def test_the_last_engine_that_is_lost_for_good_ends_the_run_with_the_reason() -> None:
     deaths = [("engine-0", tokens) for tokens in (20, 21, 22)]
-    job = scripted_job(faults__engine_restarts=2)
+    job = scripted_job(faults__attempts=2)
     run = kept(run_scripted(job, Script(engine_deaths=deaths)))
     assert not run.result.ok
     assert "no engine is left" in run.result.reason

@@ -92,7 +92,8 @@ dtype = "float32"
 [[domains]]                   # one for each kind of task
 tag = "FrozenLake"
 environment = "rollart.backends.envs.frozen_lake:FrozenLake"    # or yours, beside this file
-reward = "rollart.backends.rewards.episode:episode_return"      # the sum of the turns' rewards
+reward = "rollart.backends.rewards.episode:episode_return"      # the sum of the turns' rewards;
+                              # or a URL: local://module:function, lambda://, fc://, https://, serve://
 options = {}                  # handed to the environment
 weight = 1.0                  # share of the groups
 # group_size = 8              # rollout.group_size if left out
@@ -112,9 +113,9 @@ train_s = 600.0               # a train step
 stall_s = 120.0               # without progress the run ends with the reason
 
 [faults]
-attempts = 3                  # tries at each place of a group
+attempts = 3                  # tries at each place of a group; fresh starts of a lost engine
 max_dead_groups = 200         # lost in a row, before the domain is closed; the last ends the run
-engine_restarts = 3
+max_no_verdict = 0.5          # share of the latest 100 trajectories; above it the run ends
 
 [eval]
 tasks = 0                     # held-out tasks a domain, before and after training

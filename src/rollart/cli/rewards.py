@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollart.cli.common import BAD_INPUT, EXIT_CODES, FAILED, INTERRUPTED, OK, fail, warn
+from rollart.cli.common import BAD_INPUT, FAILED, INTERRUPTED, OK, fail, warn
+from rollart.cli.values import command_of, port, positive
 from rollart.core.errors import RollartError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ TARGETS = ("fc", "lambda", "cloudrun")
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Put the command and its own three into the command line."""
-    rewards = _command(
+    rewards = command_of(
         commands,
         "rewards",
         "package a reward function for a platform, serve it here, or try it at a URL",
@@ -154,7 +155,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _add_package(own: "argparse._SubParsersAction[Any]") -> None:
-    package = _command(
+    package = command_of(
         own,
         "package",
         "write a folder that a platform's own tool deploys",
@@ -196,7 +197,7 @@ def _add_package(own: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add_serve(own: "argparse._SubParsersAction[Any]") -> None:
-    serve = _command(
+    serve = command_of(
         own,
         "serve",
         "serve a function over HTTP on this machine, for development",
@@ -206,15 +207,15 @@ def _add_serve(own: "argparse._SubParsersAction[Any]") -> None:
     _take_function(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     serve.add_argument(
-        "--port", type=_port, default=8080, metavar="N", help="port (8080); 0 takes a free one"
+        "--port", type=port, default=8080, metavar="N", help="port (8080); 0 takes a free one"
     )
     serve.add_argument(
-        "--processes", type=_positive, default=2, metavar="N", help="calls at once (2)"
+        "--processes", type=positive, default=2, metavar="N", help="calls at once (2)"
     )
 
 
 def _add_test(own: "argparse._SubParsersAction[Any]") -> None:
-    test = _command(
+    test = command_of(
         own,
         "test",
         "send samples to a function at a URL and say how it went",
@@ -229,7 +230,7 @@ def _add_test(own: "argparse._SubParsersAction[Any]") -> None:
     )
     which = test.add_mutually_exclusive_group()
     which.add_argument(
-        "--samples", type=_positive, default=20, metavar="N", help="how many to send (20)"
+        "--samples", type=positive, default=20, metavar="N", help="how many to send (20)"
     )
     which.add_argument(
         "--run",
@@ -239,38 +240,12 @@ def _add_test(own: "argparse._SubParsersAction[Any]") -> None:
         "payload",
     )
     test.add_argument(
-        "--concurrency", type=_positive, default=4, metavar="K", help="calls at once (4)"
+        "--concurrency", type=positive, default=4, metavar="K", help="calls at once (4)"
     )
     test.add_argument(
-        "--timeout", type=_positive, default=30, metavar="S", help="seconds a call may take (30)"
+        "--timeout", type=positive, default=30, metavar="S", help="seconds a call may take (30)"
     )
 
 
 def _take_function(command: argparse.ArgumentParser) -> None:
     command.add_argument("function", metavar="MODULE:FUNCTION", help="such as judge:score")
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0; use 4")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= number <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; use 8080")
-    return number
-
-
-def _command(
-    commands: "argparse._SubParsersAction[Any]", name: str, help_text: str, more: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=help_text,
-        description=f"{help_text[0].upper()}{help_text[1:]}. {more}",
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

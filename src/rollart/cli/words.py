@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from rollart.cli import rewards
 from rollart.cli.common import BAD_INPUT, EXIT_CODES
+from rollart.cli.values import command_of, number_from_0, port, positive
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    init = _command(
+    init = command_of(
         commands,
         "init",
         "write a starter job file",
@@ -53,7 +54,7 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     init.add_argument(
         "--model", type=Path, metavar="DIRECTORY", help="a Hugging Face model directory"
     )
-    train = _command(
+    train = command_of(
         commands,
         "train",
         "train an agent as a job file says",
@@ -62,7 +63,7 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _take_job(train)
     _take_runtime(train)
-    check = _command(
+    check = command_of(
         commands,
         "check",
         "check a job file without starting anything",
@@ -71,7 +72,7 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _take_job(check)
     _take_runtime(check)
-    evaluation = _command(
+    evaluation = command_of(
         commands,
         "eval",
         "measure a model on the held-out tasks of a job",
@@ -84,13 +85,13 @@ def _add_job_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _take_job(evaluation)
     evaluation.add_argument(
-        "--tasks", type=_positive, metavar="N", help="tasks a domain (the job's eval.tasks)"
+        "--tasks", type=positive, metavar="N", help="tasks a domain (the job's eval.tasks)"
     )
     evaluation.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    report = _command(
+    report = command_of(
         commands,
         "report",
         "say how a run went, also one that is still going",
@@ -100,7 +101,7 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _take_run(report)
     report.add_argument("--json", action="store_true", help="print one JSON object")
     report.add_argument("--png", type=Path, metavar="PATH", help="where to draw the picture")
-    show = _command(
+    show = command_of(
         commands,
         "show",
         "show recorded trajectories of a run",
@@ -111,9 +112,9 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     show.add_argument("--trajectory", metavar="ID", help="its id, or a part that only it has")
     show.add_argument("--domain", metavar="TAG", help="list only this domain")
     show.add_argument(
-        "--limit", type=_positive, default=40, metavar="N", help="list at most N, the last (40)"
+        "--limit", type=positive, default=40, metavar="N", help="list at most N, the last (40)"
     )
-    pools = _command(
+    pools = command_of(
         commands,
         "pools",
         "say which worker is bound to which pool, and why",
@@ -123,14 +124,14 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "target", type=Path, metavar="RUN_OR_FILE", help="a run's directory, or a job file"
     )
     _take_overrides(pools)
-    replay = _command(
+    replay = command_of(
         commands,
         "replay",
         "run a recorded schedule again under virtual time",
         "Says whether the event log comes out equal.",
     )
     _take_run(replay)
-    timeline = _command(
+    timeline = command_of(
         commands,
         "timeline",
         "write a run as a timeline that ui.perfetto.dev opens",
@@ -141,7 +142,7 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
     timeline.add_argument(
         "--out", type=Path, metavar="PATH", help="where to write it (RUN/timeline.json.gz)"
     )
-    compare = _command(
+    compare = command_of(
         commands,
         "compare",
         "put runs side by side",
@@ -154,7 +155,7 @@ def _add_run_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    chaos = _command(
+    chaos = command_of(
         commands,
         "chaos",
         "hunt for broken promises with faults drawn by seed",
@@ -165,12 +166,12 @@ def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "where a kind of fault was never felt at one of the six steps.",
     )
     chaos.add_argument(
-        "--seeds", type=_positive, default=200, metavar="N", help="how many seeds (200)"
+        "--seeds", type=positive, default=200, metavar="N", help="how many seeds (200)"
     )
     chaos.add_argument(
-        "--first", type=_number, default=0, metavar="S", help="the first of them (0)"
+        "--first", type=number_from_0, default=0, metavar="S", help="the first of them (0)"
     )
-    chaos.add_argument("--seed", type=_number, metavar="S", help="play this one seed again")
+    chaos.add_argument("--seed", type=number_from_0, metavar="S", help="play this one seed again")
     chaos.add_argument(
         "--plant",
         metavar="NAME",
@@ -179,7 +180,7 @@ def _add_chaos(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    paper = _command(
+    paper = command_of(
         commands,
         "paper",
         "run the RollArt paper's evaluation on modelled hardware",
@@ -204,7 +205,7 @@ def _add_paper(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    serve = _command(
+    serve = command_of(
         commands,
         "serve",
         "serve a model behind an OpenAI-compatible endpoint",
@@ -217,17 +218,17 @@ def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     serve.add_argument(
-        "--port", type=_port, default=8000, metavar="N", help="where to listen; 0 finds one (8000)"
+        "--port", type=port, default=8000, metavar="N", help="where to listen; 0 finds one (8000)"
     )
     serve.add_argument("--name", help="what clients call the model (its directory's name)")
     serve.add_argument(
         "--context",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="tokens of a question and its answer (the model's, at most 4096)",
     )
     serve.add_argument(
-        "--slots", type=_positive, default=8, metavar="N", help="questions answered at once (8)"
+        "--slots", type=positive, default=8, metavar="N", help="questions answered at once (8)"
     )
 
 
@@ -250,7 +251,10 @@ def _take_runtime(command: argparse.ArgumentParser) -> None:
         help="of a simulation: hardware, network and workload; without it, one is assumed",
     )
     command.add_argument(
-        "--seed", type=_number, metavar="N", help="the run's seed, instead of the job's run.seed"
+        "--seed",
+        type=number_from_0,
+        metavar="N",
+        help="the run's seed, instead of the job's run.seed",
     )
 
 
@@ -267,35 +271,3 @@ def _take_overrides(command: argparse.ArgumentParser) -> None:
 
 def _take_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0; use 100")
-    return number
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on; use 0")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    number = _number(text)
-    if number > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; use 0 to 65535")
-    return number
-
-
-def _command(
-    commands: "argparse._SubParsersAction[_Parser]", name: str, help_text: str, more: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=help_text,
-        description=f"{help_text[0].upper()}{help_text[1:]}. {more}",
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

@@ -260,7 +260,7 @@ def _fleet_settings(job: JobConfig) -> FleetSettings:
     return FleetSettings(
         engine_s=job.timeouts.engine_s,
         weights_s=job.timeouts.weights_s,
-        restarts=job.faults.engine_restarts,
+        restarts=job.faults.attempts,
         policy=POLICY,
     )
 

@@ -213,6 +213,7 @@ class TimeoutConfig(Section):
 class FaultConfig(Section):
     """How much loss is borne before a domain is closed, an engine given up, or the run ended.
 
+    `attempts` are the tries at each place of a group, and how often a lost engine is started again.
     `max_no_verdict` is the share of the latest 100 trajectories that may end without a verdict;
     above it the run stops with the reasons counted. 1 bears any share.
     """
@@ -220,7 +221,6 @@ class FaultConfig(Section):
     attempts: Positive = 3
     max_no_verdict: Annotated[float, Field(gt=0, le=1)] = 0.5
     max_dead_groups: Positive = 200
-    engine_restarts: Annotated[int, Field(ge=0)] = 3
 
 
 class EvalConfig(Section):

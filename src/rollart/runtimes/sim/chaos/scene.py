@@ -76,7 +76,7 @@ def draw_job(seed: int, *, pace: float = 1.0, max_tokens: int = 24) -> JobConfig
                 _domain("shop", 1.0, rng.randint(2, 3), max_tokens),
             ],
             "timeouts": {name: pace * seconds for name, seconds in TIMEOUTS.items()},
-            "faults": {"attempts": rng.randint(2, 3), "engine_restarts": 4},
+            "faults": {"attempts": rng.randint(3, 4)},
             "eval": {"tasks": 2, "every": 2} if evaluates else {},
         }
     )
