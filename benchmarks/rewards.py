@@ -109,7 +109,7 @@ def bursts(chosen: argparse.Namespace) -> None:
         title = (
             f"{name}: {f'{CPU_S:g} CPU-seconds' if reward.hashes else f'{WAIT_S * 1000:g} ms'}, "
             f"{BURST} trajectories a burst, {chosen.gap:g} s between bursts, {processes} at once "
-            f"at most, idle after {chosen.idle:g} s"
+            f"at most; an idle instance of Lambda's ends after {chosen.idle:g} s"
         )
         show_bursts(title, {way: together(some) for way, some in results.items()})
 
@@ -206,7 +206,10 @@ def main() -> None:
         "--processes", type=int, default=8, help="that the waiting reward may have (8)"
     )
     parser.add_argument(
-        "--idle", type=float, default=2.0, help="seconds after which an idle instance ends (2)"
+        "--idle",
+        type=float,
+        default=2.0,
+        help="seconds after which an idle Lambda instance ends (2)",
     )
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=[*WAYS])
     parser.add_argument("--rounds", type=int, default=5, help="of rollout (5)")

@@ -60,7 +60,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Processes at most, or calls at once, and seconds after which an idle instance ends."""
+    """Processes at most, or calls at once, and seconds after which an idle Lambda instance ends."""
 
     processes: int
     idle_s: float
@@ -125,7 +125,7 @@ async def local(limits: Limits, folder: Path) -> AsyncIterator[Way]:
     """`local://`: forked when they are needed, gone when idle."""
     shutil.copy(str(rewards_work.__file__), folder)
     instances: list[FunctionInstance] = []
-    url = f"local://{FUNCTION}?concurrency={limits.processes}&idle={limits.idle_s}"
+    url = f"local://{FUNCTION}?concurrency={limits.processes}"  # idle as long as two starts take
 
     def reserved_s(window: Interval) -> float:
         return sum(

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from rollart.core.events import (
+    CANCELLED,
     Event,
     FunctionInstance,
     PlatformDown,
@@ -41,6 +42,12 @@ def test_calls_are_counted_by_how_they_ended() -> None:
     use = used(call(), call(), call(outcome="reward_timeout"), call(outcome="reward_no_verdict"))
     assert use.calls == 4
     assert use.outcomes == (("reward_no_verdict", 1), ("reward_timeout", 1), ("verdict", 2))
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_no_failure_and_has_no_time() -> None:
+    use = used(call(1.0), call(99.0, outcome=CANCELLED))
+    assert use.outcomes == (("cancelled", 1), ("verdict", 1))
+    assert use.latency_p99_s == 1.0
 
 
 def test_the_busy_share_is_of_the_time_that_processes_were_kept() -> None:

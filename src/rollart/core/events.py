@@ -307,6 +307,10 @@ class DeviceReserved:
     end: float | None
 
 
+VERDICT, CANCELLED = "verdict", "cancelled"
+"""How a call of a reward may end, beside the kinds of failures."""
+
+
 @record
 class RewardCalled:
     """A serverless function was asked for one verdict.
@@ -319,7 +323,7 @@ class RewardCalled:
         function_s: that the function itself took; None where no answer says so.
         instance: that answered; cold: it was that one's first call.
         sent_bytes: of the request; by_reference: the document went by way of the store.
-        outcome: "verdict", or the `FailureKind` of none.
+        outcome: `VERDICT`, `CANCELLED` where nobody waited any more, or the `FailureKind` of none.
     """
 
     trajectory: str

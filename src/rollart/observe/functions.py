@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rollart.core.events import FunctionInstance, PlatformDown, PlatformUp, RewardCalled
-
-VERDICT = "verdict"
+from rollart.core.events import CANCELLED, FunctionInstance, PlatformDown, PlatformUp, RewardCalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,8 @@ class FunctionUse:
     """One function in a run.
 
     Attributes:
-        outcomes: calls by outcome: "verdict", or why there is none.
+        outcomes: calls by outcome: "verdict", or why there is none; times are of those that were
+            not cancelled.
         latency_p50_s, latency_p99_s: from the end of a trajectory to its verdict.
         overhead_p50_s, overhead_p99_s: of the same, what was neither the function's own time nor
             waiting for a limit, a pause or a platform that was down; warm calls of one try only.
@@ -70,6 +69,8 @@ class FunctionBook:
         """Note one call."""
         took = event.end - event.begin
         self.outcomes[event.outcome] += 1
+        if event.outcome == CANCELLED:
+            return
         self.latencies.append(took)
         self.busy_s += event.function_s or 0.0
         if event.function_s is not None and event.tries == 1 and not event.cold:

@@ -282,7 +282,7 @@ def test_who_is_cancelled_leaves_no_call_behind(gateway: Gateways, events: Event
             assert await scored(made, "score") == Verdict(score=0.9)
 
     asyncio.run(main())
-    assert [call.reason for call in events.calls()] == ["cancelled", ""]
+    assert [call.outcome for call in events.calls()] == ["cancelled", "verdict"]
     assert live_processes(RUN) == ()
 
 

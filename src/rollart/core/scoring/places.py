@@ -28,7 +28,8 @@ class RewardPlace:
         store: URL of a folder for documents too large to send; None: they are not sent.
         concurrency: calls under way at most.
         rate_per_s: calls begun a second at most.
-        idle_s: seconds without a call after which a local process ends.
+        idle_s: seconds without a call after which a local process ends; None: about as long as
+            two starts take.
         hedge: send a second request when the first takes longer than 95 % of those before.
     """
 

@@ -19,7 +19,14 @@ import msgspec
 from rollart.backends.rewards.calling.records import Outcome, PlatformState
 from rollart.core.documents import document_of
 from rollart.core.errors import ConfigError, FailureKind
-from rollart.core.events import FunctionInstance, PlatformDown, PlatformUp, RewardCalled
+from rollart.core.events import (
+    CANCELLED,
+    VERDICT,
+    FunctionInstance,
+    PlatformDown,
+    PlatformUp,
+    RewardCalled,
+)
 from rollart.core.ports import EventSink
 from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.types import Trajectory, Verdict
@@ -111,7 +118,8 @@ class Gateway:
         try:
             outcome = await self._score(url, packed, identity, began + seconds)
         except asyncio.CancelledError:
-            self._tell(url, document, began, lost(url, FailureKind.REWARD_ERROR, "cancelled"))
+            nothing = lost(url, FailureKind.REWARD_ERROR, "nobody waits for it any more")
+            self._tell(url, document, began, nothing, ended=CANCELLED)
             raise
         self._tell(url, document, began, outcome)
         return outcome
@@ -196,7 +204,14 @@ class Gateway:
         else:
             self._events.emit(PlatformUp(url=state.url, down_s=state.down_s))
 
-    def _tell(self, url: str, document: TrajectoryDocument, began: float, outcome: Outcome) -> None:
+    def _tell(
+        self,
+        url: str,
+        document: TrajectoryDocument,
+        began: float,
+        outcome: Outcome,
+        ended: str | None = None,
+    ) -> None:
         verdict = outcome.verdict
         failure = verdict.failure or FailureKind.REWARD_NO_VERDICT
         self._events.emit(
@@ -214,7 +229,7 @@ class Gateway:
                 sent_bytes=outcome.sent_bytes,
                 by_reference=outcome.by_reference,
                 hedged=outcome.hedged,
-                outcome="verdict" if verdict.score is not None else failure.value,
+                outcome=ended or (VERDICT if verdict.score is not None else failure.value),
                 reason=verdict.reason,
             )
         )

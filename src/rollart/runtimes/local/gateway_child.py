@@ -42,9 +42,6 @@ CONCURRENCY = 64
 LOCAL_PROCESSES = 8
 """Processes of a local function at most, where nothing says otherwise."""
 
-IDLE_S = 2.0
-"""Seconds without a call after which a local process ends: another is forked in milliseconds."""
-
 HOSTS = "ROLLART_REWARD_HOSTS"
 """Environment variable with the hosts that rewards may be sent to, `*.example.com` for all below.
 
@@ -172,7 +169,7 @@ class _Gateway:
             python_path=self._config.python_path,
             log_file=Path(self._config.logs) / f"serverless-{function.replace(':', '-')}.log",
             most=most_calls(place),
-            idle_s=place.at.idle_s or IDLE_S,
+            idle_s=place.at.idle_s,
             on_instance=ended,
         )
 

@@ -22,6 +22,7 @@ MOST_CHILDREN = 8
 IDLE_S = 30.0
 """Seconds without work after which a child that need not be kept is ended."""
 
+_LEAST_IDLE_S = 0.1  # a burst's calls are not further apart
 _QUICK_S = 0.01  # mean seconds under which a job counts as quick
 _BACKLOG_S = 0.1  # seconds that quick jobs may wait before another child is started
 _CLOSE_S = 5.0
@@ -36,6 +37,8 @@ class LanePool:
     Args:
         name: what children are called, with a number.
         depth: quick jobs that may be queued in one child, so that it never waits for the owner.
+        idle_s: seconds without work after which a child ends. None: as long as two starts take,
+            so that neither keeping one nor starting another costs much more than it saves.
         on_end: takes each child that ended: its name, loop time of its start and of its end.
     """
 
@@ -47,7 +50,7 @@ class LanePool:
         most: int = MOST_CHILDREN,
         keep: int = 1,
         depth: int = 1,
-        idle_s: float = IDLE_S,
+        idle_s: float | None = IDLE_S,
         on_end: Callable[[str, float, float], None] | None = None,
     ) -> None:
         self._on_end = on_end
@@ -57,6 +60,7 @@ class LanePool:
         self._keep = keep
         self._depth = depth
         self._idle_s = idle_s
+        self._start_s = 0.0  # the longest start so far
         self._lanes: list[Lane] = []
         self._leaving: list[Lane] = []  # lost ones, whose process may not be reaped yet
         self._start: asyncio.Task[None] | None = None  # lives until the child is ready, or close()
@@ -80,6 +84,10 @@ class LanePool:
     def started(self) -> int:
         """Children started so far."""
         return self._started
+
+    @property
+    def _idle_limit_s(self) -> float:
+        return max(_LEAST_IDLE_S, 2 * self._start_s) if self._idle_s is None else self._idle_s
 
     async def submit(
         self, *args: Packed, limit_s: Callable[[], float], on_ask: Callable[[Packed], None] | None
@@ -164,6 +172,7 @@ class LanePool:
         name, began = f"{self._name}-{self._started}", asyncio.get_running_loop().time()
         try:
             lane = Lane(await self._fork(name))
+            self._start_s = max(self._start_s, asyncio.get_running_loop().time() - began)
             lane.child.died.add_done_callback(lambda _: self._ended(name, began))
             self._lanes.append(lane)
             self._watch_idle()
@@ -191,19 +200,19 @@ class LanePool:
     def _watch_idle(self) -> None:
         if self._idle_timer is None and self.processes > self._keep and not self._closed:
             loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle_s, self._end_idle)
+            self._idle_timer = loop.call_later(self._idle_limit_s, self._end_idle)
 
     def _end_idle(self) -> None:
         """End the children beyond those to keep that had nothing to do for long."""
         self._idle_timer = None
         now = asyncio.get_running_loop().time()
         for lane in self._lanes[self._keep :]:
-            if lane.waiting == 0 and now - lane.idle_since >= self._idle_s:
+            if lane.waiting == 0 and now - lane.idle_since >= self._idle_limit_s:
                 lane.kill("it was not needed any more")
         self._drop_lost()
         since = [lane.idle_since for lane in self._lanes[self._keep :] if lane.waiting == 0]
         if since and not self._closed:
-            due = min(since) + self._idle_s
+            due = min(since) + self._idle_limit_s
             self._idle_timer = asyncio.get_running_loop().call_at(due, self._end_idle)
 
     def _wake_one(self) -> None:

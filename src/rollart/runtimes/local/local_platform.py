@@ -31,7 +31,7 @@ class LocalPlatform:
     Args:
         env: the children's whole environment.
         most: processes at most.
-        idle_s: seconds without work after which a process ends.
+        idle_s: seconds without work after which a process ends; None: see `LanePool`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LocalPlatform:
         python_path: Sequence[str],
         log_file: Path,
         most: int,
-        idle_s: float,
+        idle_s: float | None,
         on_instance: InstanceSink,
     ) -> None:
         self._function = config.function
