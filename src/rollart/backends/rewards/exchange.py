@@ -23,6 +23,9 @@ from rollart.backends.rewards.platform import Fault, PlatformFault
 LARGEST_ANSWER = 8_000_000
 """Bytes of an answer at most; a verdict takes a few hundred."""
 
+POOL = 32
+"""Connections of one client: each call makes it look at all of its connections, twice."""
+
 KEEPALIVE_S = 60.0  # an idle connection is closed after so long; servers often close it sooner
 
 
@@ -35,8 +38,17 @@ class Reply:
     body: bytes
 
 
+@dataclass(slots=True, eq=False)
+class _Client:
+    """Some of the connections, and the calls that use them; opened when they are needed."""
+
+    size: int
+    calls: int = 0
+    http: httpx2.AsyncClient | None = None
+
+
 class Exchange:
-    """A pool of connections to one host.
+    """Connections to one host, those used before first.
 
     Args:
         url: any of the host's.
@@ -53,18 +65,9 @@ class Exchange:
         self._shown = shown
         self._proxy = None if is_loopback(host) else _proxy(parts.scheme, host)
         self._inside_allowed = self._proxy is not None or named(host, allow_hosts)
-        self._client = httpx2.AsyncClient(
-            trust_env=False,  # neither .netrc nor a proxy of which we would not know
-            proxy=self._proxy,
-            verify=_trust(parts.scheme),
-            follow_redirects=False,
-            timeout=None,
-            limits=httpx2.Limits(
-                max_connections=connections,
-                max_keepalive_connections=connections,
-                keepalive_expiry=KEEPALIVE_S,
-            ),
-        )
+        self._trust = _trust(parts.scheme)
+        full, rest = divmod(connections, POOL)
+        self._clients = [_Client(size) for size in (*[POOL] * full, *([rest] if rest else []))]
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """Send and receive once.
@@ -74,7 +77,39 @@ class Exchange:
                 the request was sent, `REFUSED` for a forbidden address, `GARBLED` for an answer
                 that is too large.
         """
-        request = self._client.build_request(
+        free = (one for one in self._clients if one.calls < one.size)
+        client = next(free, None) or min(self._clients, key=lambda one: one.calls)
+        client.calls += 1
+        try:
+            return await self._post(self._opened(client), url, body, headers)
+        finally:
+            client.calls -= 1
+
+    async def close(self) -> None:
+        for client in self._clients:
+            if client.http is not None:
+                await client.http.aclose()
+
+    def _opened(self, client: "_Client") -> httpx2.AsyncClient:
+        if client.http is None:
+            client.http = httpx2.AsyncClient(
+                trust_env=False,  # neither .netrc nor a proxy of which we would not know
+                proxy=self._proxy,
+                verify=self._trust,
+                follow_redirects=False,
+                timeout=None,
+                limits=httpx2.Limits(
+                    max_connections=client.size,
+                    max_keepalive_connections=client.size,
+                    keepalive_expiry=KEEPALIVE_S,
+                ),
+            )
+        return client.http
+
+    async def _post(
+        self, client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> Reply:
+        request = client.build_request(
             "POST",
             url,
             content=body,
@@ -82,7 +117,7 @@ class Exchange:
             extensions={"trace": self._check_peer},
         )
         try:
-            response = await self._client.send(request, stream=True)
+            response = await client.send(request, stream=True)
             try:
                 content = await self._read(response)
             finally:
@@ -100,9 +135,6 @@ class Exchange:
             headers={name.lower(): value for name, value in response.headers.items()},
             body=content,
         )
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def _read(self, response: httpx2.Response) -> bytes:
         parts: list[bytes] = []

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+_BACKLOG = 4096  # connections that may begin at once; beyond it the system drops some for seconds
 _REASONS = {200: "OK", 202: "Accepted", 404: "Not Found", 429: "Too Many Requests"}
 
 
@@ -77,7 +78,9 @@ class LoopbackServer:
             await self._unconnected.wait()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self.port, backlog=_BACKLOG
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
