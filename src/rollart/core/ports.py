@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rollart.core.events import Event
 from rollart.core.identity import PolicyVersion, TrajectoryId
+from rollart.core.records import record
 from rollart.core.tokens import TokenBlock
 from rollart.core.types import (
     GenerateRequest,
@@ -139,7 +140,7 @@ class Reward(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rendered:
     """Tokens to put before the next generation.
 
