@@ -122,7 +122,7 @@ def children(pid: int) -> Iterator[int]:
 
 
 @pytest.mark.real
-def test_an_answer_that_is_evaluated_reaches_no_network_no_secret_and_no_later_reward(
+def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cret")
