@@ -57,9 +57,7 @@ def nan(trajectory):
 def text(trajectory):
     return "good"
 
-def pid(trajectory):
-    return float(os.getpid())
-
+@ra.serverless(network=True, reuse=True)
 def meet(trajectory):
     folder = trajectory.task.payload["folder"]
     open(f"{folder}/met-{os.getpid()}", "w").close()
@@ -91,6 +89,31 @@ def may_call_out(trajectory):
 def secret(trajectory):
     known = [name for name in os.environ if "KEY" in name or "TOKEN" in name]
     return ra.Verdict(score=float(len(known)), components=tuple((name, 1.0) for name in known))
+
+KEPT = []
+
+def remembers(trajectory):
+    KEPT.append(trajectory.id)
+    return float(len(KEPT))
+
+@ra.serverless(reuse=True)
+def may_remember(trajectory):
+    return remembers(trajectory)
+
+def writes(trajectory):
+    open("here", "w").close()
+    os.makedirs("below/this")
+    refused = 0
+    for path in (trajectory.task.payload["outside"], "/tmp/rollart-outside", "../outside"):
+        try:
+            open(path, "w").close()
+        except PermissionError:
+            refused += 1
+    try:
+        os.remove(trajectory.task.payload["mine"])
+    except PermissionError:
+        refused += 1
+    return float(refused)
 
 def forks(trajectory):
     if os.fork() == 0:
@@ -303,6 +326,32 @@ def test_a_function_has_no_network_unless_it_declares_it(function: Functions) ->
             assert await score_of(open_one, port=port) == 1.0
 
     asyncio.run(main())
+
+
+def test_nothing_that_an_answer_does_to_its_scorer_is_there_for_the_next(
+    function: Functions,
+) -> None:
+    async def main() -> None:
+        async with function("remembers", most=1) as forgetful, function("may_remember") as keeps:
+            assert [await score_of(forgetful) for _ in range(3)] == [1.0, 1.0, 1.0]
+            assert [await score_of(keeps) for _ in range(3)] == [1.0, 2.0, 3.0]
+
+    asyncio.run(main())
+
+
+def test_a_function_without_network_writes_in_a_folder_of_its_own_only(
+    function: Functions, folder: Path
+) -> None:
+    mine = folder / "mine"
+    mine.write_text("kept")
+
+    async def main() -> None:
+        async with function("writes") as writes:
+            assert await score_of(writes, outside=str(folder / "outside"), mine=str(mine)) == 4.0
+
+    asyncio.run(main())
+    assert mine.read_text() == "kept"
+    assert not (folder / "outside").exists()
 
 
 def test_no_secret_reaches_a_function(function: Functions) -> None:

@@ -30,7 +30,9 @@ class ServerlessSettings:
         timeout_s: seconds one call may take.
         memory_mib: memory of one instance.
         concurrency: instances at most.
-        network: whether it may reach the network; of `local` and of its children it is enforced.
+        network: whether it may reach the network; of `local` and of its children it is enforced,
+            as is that without it files are written in a folder of its own only.
+        reuse: whether a local process answers several calls in one memory.
     """
 
     url: str | None = None
@@ -38,6 +40,7 @@ class ServerlessSettings:
     memory_mib: int | None = None
     concurrency: int | None = None
     network: bool = False
+    reuse: bool = False
 
 
 NO_SETTINGS = ServerlessSettings()
@@ -50,6 +53,7 @@ def serverless(
     memory: int | str | None = None,
     concurrency: int | None = None,
     network: bool = False,
+    reuse: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare a reward function ``score(trajectory) -> float | Verdict`` to run serverless.
 
@@ -60,7 +64,11 @@ def serverless(
         timeout: seconds that one call may take.
         memory: of one instance, such as ``"512MB"``; a number is MiB.
         concurrency: instances at most.
-        network: whether it may reach the network where this project runs it.
+        network: whether it may reach the network, and write files anywhere, where this project
+            runs it.
+        reuse: whether a process of this project's answers several calls in one memory, for what
+            loads much at its first call; else each call has a fork of its own, and nothing that an
+            answer does to its scorer is there for the next.
 
     Raises:
         ConfigError: at import, naming argument, value and a valid one.
@@ -84,6 +92,7 @@ def serverless(
         memory_mib=None if memory is None else _mebibytes(memory),
         concurrency=None if concurrency is None else int(concurrency),
         network=bool(network),
+        reuse=bool(reuse),
     )
 
     def tag(function: Function) -> Function:

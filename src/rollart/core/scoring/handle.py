@@ -43,18 +43,29 @@ class Handler:
         path: its import path, ``module:function``.
         version: the hash of its sources.
         store: prefix of URLs that documents may be read from; by default `STORE` says.
+        forks: each call is answered in a fork of this process, and counts as this process's.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, path: str, version: str, store: str | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        path: str,
+        version: str,
+        store: str | None = None,
+        forks: bool = False,
     ) -> None:
         self._function = function
         self._path = path
         self._version = version
         self._store = os.environ.get(STORE, "") if store is None else store
-        self._process = 0
-        self._instance = ""
+        self._forks = forks
+        self._process, self._instance = os.getpid(), uuid.uuid4().hex[:12]
         self._cold = True
+
+    def answered(self) -> None:
+        """A fork of this process has answered a call, so the next is none of the first."""
+        self._cold = False
 
     def handle(self, body: bytes | str) -> bytes:
         """Answer a request; never raises. Runs coroutines to their end, so not inside a loop."""
@@ -90,7 +101,7 @@ class Handler:
 
     def _know_process(self) -> None:
         """A server may have loaded the function first and forked then: each process is its own."""
-        if self._process != os.getpid():
+        if not self._forks and self._process != os.getpid():
             self._process, self._instance, self._cold = os.getpid(), uuid.uuid4().hex[:12], True
 
     def _score(self, document: TrajectoryDocument) -> Verdict:

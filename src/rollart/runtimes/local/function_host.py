@@ -1,9 +1,13 @@
 """The child of a local function's pool: a user's function behind the wire, within its limits.
 
-Invariant: memory, network and processor time are bounded before the first call; the function may
-block, crash or hang all the same, and its owner kills this process when a call takes too long.
+Invariant: memory, network, files and processor time are bounded before the first call, and each
+call has a fork of its own unless the function declares that it may not; it may block, crash or hang
+all the same, and its owner kills this process when a call takes too long.
 """
 
+import os
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +17,19 @@ from rollart.core.scoring.declared import declared_settings
 from rollart.core.scoring.handle import Handler
 from rollart.process.errors import ChannelClosed
 from rollart.process.serve import ChildPort
-from rollart.runtimes.local.function_limits import bound_memory, bound_processor, leave_network
+from rollart.runtimes.local.forked_call import CallCrashed, in_a_fork
+from rollart.runtimes.local.function_limits import (
+    bound_memory,
+    bound_processor,
+    leave_network,
+    write_only_to,
+)
 from rollart.runtimes.local.user_code import describe, load, show_prints_at_once
 
 ENTRY = "rollart.runtimes.local.function_host:entry"
+
+CRASHED = "crashed"
+"""First element of what is told instead of an answer when a call's own process ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +41,14 @@ class FunctionHostConfig:
         version: the hash of its sources.
         memory_mib: of a function that declares none; None: no bound.
         store: prefix of URLs that documents may be read from.
+        scratch: the one folder that a function without network may write to; where it runs.
     """
 
     function: str
     version: str
     memory_mib: int | None = None
     store: str = ""
+    scratch: str = ""
 
 
 def entry(port: ChildPort, config: Any) -> None:
@@ -42,18 +57,42 @@ def entry(port: ChildPort, config: Any) -> None:
     show_prints_at_once()
     function = load(settings.function)
     declared = declared_settings(function)
+    if settings.scratch:
+        os.chdir(settings.scratch)
+        os.environ["TMPDIR"] = tempfile.tempdir = settings.scratch
     if not declared.network:
         leave_network()
+        write_only_to(settings.scratch)
     bound_memory(declared.memory_mib or settings.memory_mib)
     handler = Handler(
-        function, path=settings.function, version=settings.version, store=settings.store
+        function,
+        path=settings.function,
+        version=settings.version,
+        store=settings.store,
+        forks=not declared.reuse,
     )
     port.ready()
     while not port.stopping:
         for request in port.requests(None):
             body, seconds = request.args
-            bound_processor(seconds)
-            tell(port, handler.handle(body))
+            tell(port, answer(handler, body, seconds, reuse=declared.reuse))
+
+
+def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> bytes | Sequence[Any]:
+    """The answer's bytes, or ``[CRASHED, why]``."""
+
+    def work() -> bytes:
+        bound_processor(seconds)
+        return handler.handle(body)
+
+    if reuse:
+        return work()
+    try:
+        answered = in_a_fork(work)
+    except CallCrashed as crashed:
+        return (CRASHED, str(crashed))
+    handler.answered()
+    return answered
 
 
 def tell(port: ChildPort, outcome: Any, *why: Any) -> None:

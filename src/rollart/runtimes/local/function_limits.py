@@ -8,9 +8,17 @@ import ctypes
 import math
 import os
 import resource
+import struct
 import sys
 
 MEBIBYTE = 1 << 20
+
+# Landlock, by the numbers of the kernel's interface (linux/landlock.h); no C library wraps it.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
+_WRITING = 0b1_1111_1111_0010  # write a file, remove and make files of every kind
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 
@@ -39,6 +47,33 @@ def leave_network() -> None:
     if not hasattr(libc, "unshare") or libc.unshare(flags) != 0:
         why = os.strerror(ctypes.get_errno()) if hasattr(libc, "unshare") else "no unshare here"
         print(f"rollart: this function keeps its network ({why})", file=sys.stderr)  # noqa: T201
+
+
+def write_only_to(folder: str) -> None:
+    """From here on files are written, made and removed in this folder and in /dev only (Landlock).
+
+    Reading is as before; what is open for writing stays so, such as the log.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    if version < 1:
+        why = os.strerror(ctypes.get_errno())
+        print(f"rollart: this function may write files (no Landlock: {why})", file=sys.stderr)  # noqa: T201
+        return
+    rights = _WRITING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    ruleset = libc.syscall(
+        _CREATE_RULESET, struct.pack("Q", rights), ctypes.c_size_t(8), ctypes.c_uint(0)
+    )
+    for path in filter(None, (folder, "/dev")):
+        at = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", rights, at)
+        libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, ctypes.c_uint(0))
+        os.close(at)
+    libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+    if libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint(0)) != 0:
+        why = os.strerror(ctypes.get_errno())
+        print(f"rollart: this function may write files ({why})", file=sys.stderr)  # noqa: T201
+    os.close(ruleset)
 
 
 def _mapped() -> int:

@@ -7,7 +7,9 @@ one call, whose process is killed. Every process is told of with its begin and e
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.process.errors import FrameTooLarge, ProcessError
@@ -46,6 +48,8 @@ class LocalPlatform:
         on_instance: InstanceSink,
     ) -> None:
         self._function = config.function
+        self._scratch = TemporaryDirectory(prefix="rollart-function-")
+        config = replace(config, scratch=self._scratch.name)
         name = f"serverless-{config.function.replace(':', '-')}"
         self._forks = WarmForks(
             name=name,
@@ -97,11 +101,13 @@ class LocalPlatform:
         except ProcessError as error:
             why = f"{self._function}: cannot be started: {in_a_line(error)}"
             raise PlatformFault(Fault.UNAVAILABLE, why) from error
-        if not isinstance(answer, bytes):  # it could not be sent: see `function_host.tell`
-            raise PlatformFault(Fault.GARBLED, f"{self._function}: {answer}")
+        if not isinstance(answer, bytes):  # see `function_host`
+            fault = Fault.CRASHED if answer[0] == function_host.CRASHED else Fault.GARBLED
+            raise PlatformFault(fault, f"{self._function}: {answer[1]}")
         return answer
 
     async def close(self) -> None:
         """Kill what runs, within seconds."""
         await self._pool.close()
         await self._forks.close()
+        self._scratch.cleanup()
