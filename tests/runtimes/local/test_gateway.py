@@ -17,6 +17,7 @@ from rollart.core.documents import document_of
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.events import Event, FunctionInstance, RewardCalled
 from rollart.core.scoring.places import reward_place
+from rollart.core.scoring.wire import Answer, decode_request, encode_answer
 from rollart.core.types import Verdict
 from rollart.process.owner import live_processes
 from rollart.process.spawn import spawn
@@ -257,6 +258,76 @@ def test_a_gateway_that_is_killed_costs_no_call(gateway: Gateways) -> None:
 
     asyncio.run(main())
     assert live_processes(RUN) == ()
+
+
+def test_a_platform_that_is_down_does_not_keep_a_killed_gateway_from_the_others(
+    gateway: Gateways, folder: Path
+) -> None:
+    async def main() -> None:
+        platform = await asyncio.start_server(answer_health, "127.0.0.1", 0)
+        port = platform.sockets[0].getsockname()[1]
+        async with gateway("slow") as made:
+            url = f"http://127.0.0.1:{port}/judge"
+            await made.open(wish(url))
+            platform.close()
+            (pid,) = children()
+            os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            there, here = await asyncio.gather(
+                ServerlessReward(made, url, limit_s=3.0).score(sample_trajectory()),
+                scored(made, "slow", limit_s=20),
+            )
+            assert there.failure is FailureKind.REWARD_TIMEOUT
+            assert here.score is not None
+            assert time.monotonic() - began < 10
+            assert len(children()) == 1
+        assert children() == []
+
+    asyncio.run(main())
+
+
+async def answer_health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An endpoint that says it is well, once."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.partition("content-length:")[2].split()[0])
+    key = decode_request(await reader.readexactly(length)).key
+    body = encode_answer(Answer(key=key, function="judge:score", version="v", instance="i"))
+    length_line = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    writer.write(b"HTTP/1.1 200 OK\r\n" + length_line.encode() + body)
+    await writer.drain()
+    writer.close()
+
+
+def test_large_documents_that_come_together_wait_for_the_channel_and_are_all_scored(
+    gateway: Gateways,
+) -> None:
+    async def main() -> None:
+        async with gateway("score") as made:
+            url = "local://judge:score"
+            document = document_of(sample_trajectory())
+            payload = {"text": "x" * 10_000_000}
+            calls = [
+                made.score(
+                    url,
+                    replace(document, id=f"t{n}", task=replace(document.task, payload=payload)),
+                    seconds=100,
+                )
+                for n in range(40)
+            ]
+            outcomes = await asyncio.gather(*calls)
+            assert {outcome.verdict for outcome in outcomes} == {Verdict(score=0.9)}
+
+    asyncio.run(main())
+
+
+def test_a_url_that_is_named_twice_with_other_limits_is_refused(gateway: Gateways) -> None:
+    async def main() -> None:
+        async with gateway("score") as made:
+            await made.open(wish("local://judge:score?concurrency=8", "v1"))
+            with pytest.raises(ConfigError, match="named twice, with other fallbacks, limits"):
+                await made.open(wish("local://judge:score?concurrency=2", "v1"))
+
+    asyncio.run(main())
 
 
 def children() -> list[int]:

@@ -1,6 +1,6 @@
 """One call in a fork of its own: what it does to memory, modules and files it opened ends with it.
 
-Invariant: `in_a_fork` returns what the work returned or raises `CallCrashed`; its fork is gone then.
+Invariant: `in_a_fork` returns what the work returned or raises `CallCrashed`; the fork is gone.
 For processes of one thread, which must not be where other threads hold locks.
 """
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -33,7 +34,7 @@ from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import (
     CallTimeout,
-    ChannelError,
+    ChannelFull,
     ChildDied,
     ProcessError,
     RemoteError,
@@ -83,22 +84,29 @@ class Gateway:
         self._log_file = logs / "gateway.log"
         self._events = events
         self._child: Child | None = None
-        self._starting = asyncio.Lock()
+        self._start: asyncio.Task[Child] | None = None  # belongs to all who wait for it
         self._wishes: dict[str, FunctionWish] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
     async def open(self, wish: FunctionWish) -> None:
-        """Make ready to call a function. Raises `ConfigError` naming what is wrong and the remedy.
+        """Make ready to call a function; its platforms are asked for its health.
 
-        A function that was opened before keeps what it was opened with.
+        Raises `ConfigError` naming what is wrong and the remedy, also for a URL that stands
+        elsewhere with other fallbacks, limits or another function.
         """
-        if wish.url in self._wishes:
+        known = self._wishes.get(wish.url)
+        if known == wish:
             return
+        if known is not None:
+            raise ConfigError(
+                f"{wish.shown}: is named twice, with other fallbacks, limits or another function; "
+                "name it everywhere alike"
+            )
         try:
-            await self._open(await self._running(), wish)
+            await self._open(await self._running(), wish, health=True)
         except ProcessError as error:
-            raise ConfigError(f"the gateway to {wish.url} failed: {in_a_line(error)}") from error
+            raise ConfigError(f"the gateway to {wish.shown} failed: {in_a_line(error)}") from error
         self._wishes[wish.url] = wish
 
     async def score(
@@ -111,85 +119,106 @@ class Gateway:
                 only if their documents are.
         """
         loop = asyncio.get_running_loop()
-        began, packed = loop.time(), document.to_json()
+        began, packed, shown = loop.time(), document.to_json(), self._wishes[url].shown
         identity = f"{document.run}/{document.id}"
         if part:
             identity += f"/{hashlib.sha256(json.dumps(packed).encode()).hexdigest()[:16]}"
         try:
             outcome = await self._score(url, packed, identity, began + seconds)
         except asyncio.CancelledError:
-            nothing = lost(url, FailureKind.REWARD_ERROR, "nobody waits for it any more")
-            self._tell(url, document, began, nothing, ended=CANCELLED)
+            nothing = lost(shown, FailureKind.REWARD_ERROR, "nobody waits for it any more")
+            self._tell(shown, document, began, nothing, ended=CANCELLED)
             raise
-        self._tell(url, document, began, outcome)
+        self._tell(shown, document, began, outcome)
         return outcome
 
     async def close(self) -> None:
         """End the gateway and every process of its own, within seconds."""
         self._closed = True
-        async with self._starting:
-            if self._child is not None:
-                await self._child.close(_CLOSE_S)
+        if self._start is not None and not self._start.done():
+            self._start.cancel()
+            await asyncio.wait((self._start,))
+        if self._child is not None:
+            await self._child.close(_CLOSE_S)
 
     async def _score(self, url: str, packed: Packed, identity: str, deadline: float) -> Outcome:
-        loop = asyncio.get_running_loop()
-        reason = ""
+        loop, shown = asyncio.get_running_loop(), self._wishes[url].shown
+        reason = "the gateway was not ready in time"
         for _ in range(1 + _DEATHS_BORNE):
-            seconds = deadline - loop.time()
-            if seconds <= 0:
-                return lost(url, FailureKind.REWARD_TIMEOUT, reason or "no time was left")
             try:
-                child = await self._running()
-                return await self._ask(child, url, packed, identity, seconds)
+                async with asyncio.timeout_at(deadline):
+                    child = await self._running()
+                return await self._ask(child, url, packed, identity, deadline)
+            except TimeoutError:
+                return lost(shown, FailureKind.REWARD_TIMEOUT, reason)
             except CallTimeout:
-                return lost(url, FailureKind.REWARD_TIMEOUT, "the gateway did not answer in time")
+                return lost(shown, FailureKind.REWARD_TIMEOUT, "the gateway did not answer in time")
             except ChildDied as died:
                 reason = f"the gateway died: {in_a_line(died)}"
-            except (RemoteError, ChannelError, ProcessError, ConfigError) as error:
+            except (ProcessError, ConfigError) as error:
                 told = in_a_line(error) if isinstance(error, ProcessError) else str(error)
-                return lost(url, FailureKind.REWARD_ERROR, f"the gateway failed: {told}")
-        return lost(url, FailureKind.REWARD_ERROR, reason)
+                return lost(shown, FailureKind.REWARD_ERROR, f"the gateway failed: {told}")
+            if loop.time() >= deadline:
+                return lost(shown, FailureKind.REWARD_TIMEOUT, reason)
+        return lost(shown, FailureKind.REWARD_ERROR, reason)
 
     async def _ask(
-        self, child: Child, url: str, packed: Packed, identity: str, seconds: float
+        self, child: Child, url: str, packed: Packed, identity: str, deadline: float
     ) -> Outcome:
-        number = next(self._numbers)
-        try:
-            answer = await child.call(
-                "score", number, url, packed, identity, seconds, timeout=seconds + _GRACE_S
-            )
-        except asyncio.CancelledError:
-            if child.alive:
-                child.cast("cancel", number)
-            raise
-        return unpack_outcome(answer)
+        """The child's outcome; while its channel is full of large documents, they wait here."""
+        loop, number = asyncio.get_running_loop(), next(self._numbers)
+        while True:
+            seconds = max(deadline - loop.time(), 0.0)
+            try:
+                return unpack_outcome(
+                    await child.call(
+                        "score", number, url, packed, identity, seconds, timeout=seconds + _GRACE_S
+                    )
+                )
+            except ChannelFull:
+                async with asyncio.timeout_at(deadline):
+                    await child.drain()
+            except asyncio.CancelledError:
+                with suppress(ProcessError):  # it is dead, or will see it once it reads again
+                    child.cast("cancel", number)
+                raise
 
     async def _running(self) -> Child:
-        """The gateway, started again with all its functions if it has died."""
-        async with self._starting:
-            if self._closed:
-                raise ConfigError("the run is ending")
-            if self._child is None or not self._child.alive:
-                child = await spawn(
-                    ENTRY,
-                    self._config,
-                    name="gateway",
-                    env=dict(os.environ),
-                    inherit_env=False,
-                    python_path=self._config.python_path,
-                    on_event=self._noticed,
-                    log_file=self._log_file,
-                )
-                for wish in self._wishes.values():
-                    await self._open(child, wish)
-                self._child = child
+        """The gateway; if it has died, started again, with all its functions, once for all."""
+        if self._child is not None and self._child.alive:
             return self._child
+        if self._closed:
+            raise ConfigError("the run is ending")
+        if self._start is None or self._start.done():
+            self._start = asyncio.get_running_loop().create_task(self._started())
+        return await asyncio.shield(self._start)
 
-    async def _open(self, child: Child, wish: FunctionWish) -> None:
+    async def _started(self) -> Child:
+        child = await spawn(
+            ENTRY,
+            self._config,
+            name="gateway",
+            env=dict(os.environ),
+            inherit_env=False,
+            python_path=self._config.python_path,
+            on_event=self._noticed,
+            log_file=self._log_file,
+        )
         try:
-            await child.call("open", wish, HEALTH_S, timeout=HEALTH_S + _GRACE_S)
+            for wish in self._wishes.values():  # in mid-run: their calls find out who is there
+                await self._open(child, wish, health=False)
+        except BaseException:
+            child.kill()
+            raise
+        self._child = child
+        return child
+
+    async def _open(self, child: Child, wish: FunctionWish, *, health: bool) -> None:
+        limit_s = HEALTH_S * len(wish.places) + _GRACE_S
+        try:
+            await child.call("open", wish, HEALTH_S if health else None, timeout=limit_s)
         except RemoteError as error:
-            raise as_core_error(error, wish.url, ConfigError) from None
+            raise as_core_error(error, wish.shown, ConfigError) from None
 
     def _noticed(self, told: Packed) -> None:
         if told[0] == INSTANCE:

@@ -85,10 +85,10 @@ class _Gateway:
         self._callers: dict[str, Caller] = {}
         self._calls: dict[int, asyncio.Task[Outcome]] = {}
 
-    async def open(self, packed: Packed, seconds: float) -> None:
-        """Make ready to call a function, and ask its platform whether it is there.
+    async def open(self, packed: Packed, seconds: float | None) -> None:
+        """Make ready to call a function, and ask each of its platforms whether it is there.
 
-        Raises `ConfigError` naming the remedy.
+        Raises `ConfigError` naming the remedy; with no `seconds` nobody is asked.
         """
         wish = msgspec.convert(packed, FunctionWish)
         if wish.url in self._callers:
@@ -96,7 +96,7 @@ class _Gateway:
         caller: Caller | None = None
         for place in reversed(wish.places):
             caller = self._caller(place, fallback=caller)
-            if not place.at.platform.startswith(LOCAL):
+            if seconds is not None and not place.at.platform.startswith(LOCAL):
                 await caller.health(seconds)
         assert caller is not None, "a wish has a place"
         self._callers[wish.url] = caller
@@ -122,12 +122,14 @@ class _Gateway:
 
     async def close(self) -> None:
         """Let platforms and their processes go."""
-        async with asyncio.TaskGroup() as group:
-            for caller in self._callers.values():
-                group.create_task(caller.close())
-        for store in self._stores.values():
-            await store.close()
-        end_strays()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for caller in self._callers.values():
+                    group.create_task(caller.close())
+            for store in self._stores.values():
+                await store.close()
+        finally:
+            end_strays()
 
     def _caller(self, place: Place, *, fallback: Caller | None) -> Caller:
         platform = self._platform(place)
@@ -136,7 +138,7 @@ class _Gateway:
             self._limiters[name] = Limiter(most_calls(place), rate_per_s=place.at.rate_per_s)
         return Caller(
             platform,
-            url=place.at.platform,
+            url=place.at.shown,
             function_version=place.version or None,
             settings=CallSettings(function_s=place.timeout_s, hedge=place.at.hedge),
             limiter=self._limiters[name],
@@ -161,7 +163,7 @@ class _Gateway:
         function = place.at.function
 
         def ended(name: str, begin: float, end: float) -> None:
-            self._port.event((INSTANCE, url, name, begin, end))
+            self._port.event((INSTANCE, place.at.shown, name, begin, end))
 
         return LocalPlatform(
             FunctionHostConfig(function=function, version=place.version),
@@ -171,6 +173,7 @@ class _Gateway:
             most=most_calls(place),
             idle_s=place.at.idle_s,
             on_instance=ended,
+            timeout_s=place.timeout_s,
         )
 
     def _tell_state(self, state: PlatformState) -> None:

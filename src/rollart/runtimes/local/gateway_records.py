@@ -50,8 +50,13 @@ class FunctionWish:
 
     @property
     def url(self) -> str:
-        """What it is called by."""
+        """What it is called by, between control and the gateway."""
         return self.places[0].at.platform
+
+    @property
+    def shown(self) -> str:
+        """The same for events and messages."""
+        return self.places[0].at.shown
 
 
 _OUTCOME_FIELDS = tuple(name for name in Outcome.__dataclass_fields__ if name != "verdict")

@@ -58,7 +58,7 @@ from rollart.runtimes.local.lane_pool import MOST_CHILDREN
 from rollart.runtimes.local.models import prepared_model
 from rollart.runtimes.local.preflight import IMPORT_S, preflight
 from rollart.runtimes.local.remote import in_a_line
-from rollart.runtimes.local.reward_facts import RewardFacts
+from rollart.runtimes.local.reward_facts import RewardFacts, refuse_long_functions
 from rollart.runtimes.local.reward_host import RewardHostConfig
 from rollart.runtimes.local.rewards import LocalReward
 from rollart.runtimes.local.task_host import TaskHostConfig
@@ -216,6 +216,7 @@ class LocalLauncher:
         settings, limit_s = self._domain(domain), self._job.timeouts.reward_s
         facts = await self._reward_facts(settings)
         for wish in facts.functions:
+            refuse_long_functions(wish, limit_s, f"domains[{domain}].reward")
             await self._gateway.open(wish)
         if not facts.own_scorers:
             return ServerlessReward(self._gateway, facts.functions[0].url, limit_s=limit_s)

@@ -33,6 +33,7 @@ class LocalPlatform:
     Args:
         env: the children's whole environment.
         most: processes at most.
+        timeout_s: that a call may take once it has a process; None: all that its caller waits.
         idle_s: seconds without work after which a process ends; None: see `LanePool`.
     """
 
@@ -46,8 +47,10 @@ class LocalPlatform:
         most: int,
         idle_s: float | None,
         on_instance: InstanceSink,
+        timeout_s: float | None = None,
     ) -> None:
         self._function = config.function
+        self._timeout_s = timeout_s
         self._scratch = TemporaryDirectory(prefix="rollart-function-")
         config = replace(config, scratch=self._scratch.name)
         name = f"serverless-{config.function.replace(':', '-')}"
@@ -84,15 +87,20 @@ class LocalPlatform:
         deadline = loop.time() + seconds
         try:
             async with asyncio.timeout_at(deadline):
-                _, job = await self._pool.submit(
-                    body, seconds, limit_s=lambda: max(deadline - loop.time(), 0.0), on_ask=None
+                lane, job = await self._pool.submit(
+                    body, seconds, limit_s=lambda: self._limit_s(deadline), on_ask=None
                 )
-            answer = await job.answer  # ends by the job's own limit
+            try:
+                answer = await job.answer  # ends by the job's own limit
+            except asyncio.CancelledError:
+                lane.kill("nobody waits for its call any more")
+                raise
         except TimeoutError:
             late = f"no process was free within {seconds:.3g} s"
             raise PlatformFault(Fault.TIMEOUT, f"{self._function}: {late}") from None
         except LaneLost as lost:
-            late = f"no answer within {seconds:.3g} s; its process was killed"
+            limit_s = min(seconds, self._timeout_s or seconds)
+            late = f"no answer within {limit_s:.3g} s; its process was killed"
             reason = f"{self._function}: {late if lost.overran else lost.reason}"
             fault = Fault.TIMEOUT if lost.overran else Fault.CRASHED
             raise PlatformFault(fault, reason) from None
@@ -105,6 +113,10 @@ class LocalPlatform:
             fault = Fault.CRASHED if answer[0] == function_host.CRASHED else Fault.GARBLED
             raise PlatformFault(fault, f"{self._function}: {answer[1]}")
         return answer
+
+    def _limit_s(self, deadline: float) -> float:
+        left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        return left if self._timeout_s is None else min(left, self._timeout_s)
 
     async def close(self) -> None:
         """Kill what runs, within seconds."""

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rollart.core.errors import ConfigError
 from rollart.core.scoring.declared import NO_SETTINGS, declared_settings
 from rollart.core.scoring.places import LOCAL, RewardPlace, reward_place
 from rollart.core.scoring.sources import sources_of
@@ -59,8 +60,23 @@ def _place(at: RewardPlace, roots: Sequence[str], function: str) -> Place:
     if not path:
         return Place(at=at, version=at.version)
     settings = declared_settings(load(path))
+    if at.platform.startswith(
+        LOCAL
+    ):  # elsewhere the platform has been told so when it was deployed
+        at = replace(at, concurrency=at.concurrency or settings.concurrency)
     return Place(
-        at=replace(at, function=path, concurrency=at.concurrency or settings.concurrency),
+        at=replace(at, function=path),
         version=at.version or sources_of(path, roots).version,
         timeout_s=settings.timeout_s,
     )
+
+
+def refuse_long_functions(wish: FunctionWish, limit_s: float, key: str) -> None:
+    """Raises `ConfigError` where a function says that it may take longer than a verdict may."""
+    for place in wish.places:
+        if place.timeout_s is not None and place.timeout_s > limit_s:
+            raise ConfigError(
+                f"{key}: {place.at.shown} declares timeout={place.timeout_s:g}, and a verdict may "
+                f"take timeouts.reward_s = {limit_s:g} in all; use timeouts.reward_s = "
+                f"{2 * place.timeout_s:g}"
+            )
