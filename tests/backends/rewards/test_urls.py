@@ -11,7 +11,7 @@ def test_an_http_url_keeps_the_functions_query_and_loses_the_projects() -> None:
     assert where.target == "https://Judge.example.com:8443/score?code=a%20b"
     assert where.host == "judge.example.com"
     assert where.version == "v1"
-    assert where.options["auth"] == "google"
+    assert where.auth == "google"
     assert "code" not in where.shown
 
 
@@ -44,7 +44,10 @@ def test_a_serve_url_names_an_application_of_a_cluster() -> None:
         ("ftp://host/f", "http://"),
         ("judge", "lambda://"),
         ("https:///path", "names no host"),
-        ("https://host/f?auth=basic", "auth=google"),
+        ("https://host/f?auth=basic", "auth=ROLLART_REWARD_TOKEN"),
+        ("https://host/f?auth=MY-TOKEN", "A-Z, 0-9 and _"),
+        ("https://host/f?auth=1TOKEN", "must be google, or name the environment variable"),
+        ("https://host/f?auth=", "empty"),
         ("https://host/f?limit=10MB", "limit=33554432"),
         ("https://host/f?version=a&version=b", "twice"),
         ("https://host/f?version=", "empty"),
@@ -69,3 +72,20 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
         with pytest.raises(ConfigError) as refused:
             parse_url(url)
         assert "hunter2" not in str(refused.value)
+
+
+def test_a_token_in_place_of_its_variables_name_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_url("https://host/f?auth=hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_url_says_which_variable_holds_its_token_or_wants_none() -> None:
+    assert parse_url("https://host/f").auth == ""
+    assert parse_url("https://host/f?auth=JUDGE_TOKEN_2").auth == "JUDGE_TOKEN_2"
+
+
+def test_what_may_be_a_key_in_the_query_is_known_however_it_is_written() -> None:
+    where = parse_url("https://host/f?code=a%20key&page=1&version=v1")
+    assert set(where.secrets) == {"a key", "a%20key"}
+    assert "key" not in where.shown

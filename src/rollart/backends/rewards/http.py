@@ -1,25 +1,25 @@
 """A function behind an HTTP URL: Cloud Run, Knative, Function Compute's HTTP triggers, any server.
 
-Invariant: the bearer token is read from the environment, travels only over TLS or to this machine,
-and never stands in a message, nor does what a server echoes of it.
+Invariant: a bearer token is sent only where the URL names it (``?auth=``), travels only over TLS or
+to this machine, and never stands in a message, nor does what a server echoes of it or of the URL's
+query.
 """
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 from rollart.backends.rewards.addresses import is_loopback
 from rollart.backends.rewards.exchange import Exchange, Reply
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.backends.rewards.under_way import UnderWay
-from rollart.backends.rewards.urls import PlatformUrl
+from rollart.backends.rewards.urls import GOOGLE, PlatformUrl
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.wire import CONTENT_TYPE
-
-TOKEN = "ROLLART_REWARD_TOKEN"
-"""Environment variable with the bearer token of functions that want one."""
 
 BODY_BYTES = 33_554_432
 """Cloud Run's limit of a request over HTTP/1; ``?limit=`` says another."""
@@ -27,6 +27,8 @@ BODY_BYTES = 33_554_432
 GOOGLE_TOKEN_S = 2700.0  # an identity token is valid for an hour; it is fetched again well before
 
 _SHOWN = 200  # characters of an error's body that a message quotes
+_READ = 1 << 16  # bytes of it that are looked at, so that no secret is shown in part
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 
 TokenSource = Callable[[], Awaitable[str]]
 """Gives a bearer token; raises `ConfigError` where there is none."""
@@ -39,10 +41,11 @@ class HttpPlatform:
         where: of scheme http or https.
         connections: at most, which is also how many calls are under way at once.
         allow_hosts: the job's allow-list, for what a name resolves to.
-        token: source of the bearer token; by default the environment, or Google (``?auth=google``).
+        token: source of the bearer token; by default what ``?auth=`` of the URL says.
 
     Raises:
-        ConfigError: a token would travel over plain HTTP to another machine.
+        ConfigError: a token would travel over plain HTTP to another machine, or there is none in
+            the variable that the URL names.
     """
 
     def __init__(
@@ -53,15 +56,13 @@ class HttpPlatform:
         allow_hosts: Sequence[str] | None = None,
         token: TokenSource | None = None,
     ) -> None:
-        if token is None and where.options.get("auth") == "google":
-            token = GoogleToken(where)
-        if token is None and (given := os.environ.get(TOKEN)):
-            token = _constant(given)
-        if token is not None and where.scheme != "https" and not is_loopback(where.host):
+        if where.auth and where.scheme != "https" and not is_loopback(where.host):
             raise ConfigError(
                 f"{where.shown}: a token would be sent unencrypted to {where.host}; use https://, "
-                f"or unset {TOKEN}"
+                "or leave ?auth= out"
             )
+        if token is None and where.auth:
+            token = GoogleToken(where) if where.auth == GOOGLE else _constant(_token_of(where))
         self._where = where
         self._token = token
         self._under_way = UnderWay(where.shown)
@@ -97,35 +98,31 @@ class HttpPlatform:
         if token:
             headers["authorization"] = f"Bearer {token}"
         reply = await self._exchange.post(self._where.target, body, headers)
-        return answer_of(reply, shown=self._where.shown, secret=token, now=time.time())
+        return answer_of(reply, self._where, token=token, now=time.time())
 
 
-def answer_of(reply: Reply, *, shown: str, secret: str, now: float) -> bytes:
+def answer_of(reply: Reply, where: PlatformUrl, *, token: str, now: float) -> bytes:
     """The body of a good reply.
 
     Args:
-        secret: taken out of what is quoted; empty for none.
+        token: taken out of what is quoted, as are `where.secrets`; empty for none.
         now: Unix time, for a Retry-After that is a date.
 
     Raises:
         PlatformFault: by status; 408 and 504 are time-outs, other 5xx mean that it is unavailable.
         ConfigError: 401 and 403.
     """
-    status = reply.status
+    status, shown = reply.status, where.shown
     if 200 <= status < 300:
         return reply.body
-    said = _quoted(reply.body, secret)
+    said = _quoted(reply.body, (token, *where.secrets))
     if status in (401, 403):
-        have = f"refused the token in {TOKEN}" if secret else f"needs a token: set {TOKEN}"
-        raise ConfigError(
-            f"{shown}: answered {status}: it {have} (a Google service: use ?auth=google){said}"
-        )
+        raise ConfigError(f"{shown}: answered {status}: {_refused(where)}{said}")
     if 300 <= status < 400:
-        target = reply.headers.get("location", "nowhere").partition("?")[0]
         raise PlatformFault(
             Fault.REFUSED,
-            f"{shown}: answered {status}, a redirect to {target}, which is not followed; if that "
-            "is the function, give its URL",
+            f"{shown}: answered {status}, a redirect to {_host_of(reply.headers.get('location'))}, "
+            "which is not followed; if that is the function, give its URL",
         )
     fault = _FAULTS.get(status, Fault.UNAVAILABLE if status >= 500 else Fault.REFUSED)
     raise PlatformFault(
@@ -198,6 +195,46 @@ class GoogleToken:
             ) from error
 
 
+def _token_of(where: PlatformUrl) -> str:
+    """The token in the variable that a URL names. Raises `ConfigError`, which never shows it."""
+    token = os.environ.get(where.auth, "").strip()
+    if not token:
+        raise ConfigError(
+            f"{where.shown}: ?auth={where.auth}: this environment variable is not set; put the "
+            "token into it, or leave ?auth= out"
+        )
+    if not all("!" <= letter <= "~" for letter in token):
+        raise ConfigError(
+            f"{where.shown}: {where.auth} holds characters that a header cannot; a token is of "
+            "letters, digits and signs of ASCII"
+        )
+    return token
+
+
+def _refused(where: PlatformUrl) -> str:
+    """What a 401 or 403 means, and what to do."""
+    if where.auth == GOOGLE:
+        return "it refused Google's identity token: let its account invoke the service"
+    if where.auth:
+        return f"it refused the token in {where.auth}"
+    return (
+        "it needs a token: name the environment variable that holds it, such as "
+        "?auth=ROLLART_REWARD_TOKEN (a Google service: ?auth=google)"
+    )
+
+
+def _host_of(location: str | None) -> str:
+    """Where a redirect leads, by its host only: what follows may hold what was sent."""
+    try:
+        parts = urlsplit(location or "")
+        host = parts.hostname or ""
+    except ValueError:
+        host = ""
+    if not _HOST.fullmatch(host):
+        return "another path" if location else "nowhere"
+    return host
+
+
 def _constant(token: str) -> TokenSource:
     async def give() -> str:
         return token
@@ -210,9 +247,9 @@ def _ascii(key: str) -> str:
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in key)
 
 
-def _quoted(body: bytes, secret: str) -> str:
-    text = body[: _SHOWN * 4].decode("utf-8", errors="replace")
-    if secret:
+def _quoted(body: bytes, secrets: Sequence[str]) -> str:
+    text = body[:_READ].decode("utf-8", errors="replace")
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     text = " ".join(text.split())[:_SHOWN]
     return f": {text}" if text else ""

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.declared import SCHEMES
+from rollart.core.scoring.places import shown_url
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "http": ("auth", "limit", "version"),
@@ -27,6 +28,12 @@ _LAMBDA_NAME = re.compile(r"[A-Za-z0-9_-]{1,140}")
 _REGION = re.compile(r"[a-z0-9-]+")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
+GOOGLE = "google"
+"""Of ``?auth=``: an identity token of Google; anything else there is a variable's name."""
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_LEAST_SECRET = 4  # characters; hiding what is shorter would hide words that are none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformUrl:
@@ -34,10 +41,12 @@ class PlatformUrl:
 
     Attributes:
         scheme: one of `SCHEMES`.
-        shown: the URL for messages: without its query, which may hold a key of the user's.
+        shown: the URL for messages (see `shown_url`).
         target: of http, the URL to send to; else the function's or application's name.
         host: that calls go to; empty where the SDK or the cluster decides.
         options: the project's query keys.
+        secrets: of http, what may be a key of the user's in the query, to be taken out of whatever
+            a server says.
     """
 
     scheme: str
@@ -46,11 +55,17 @@ class PlatformUrl:
     host: str = ""
     qualifier: str | None = None
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def version(self) -> str | None:
         """The version that the function must have; None where the URL pins none."""
         return self.options.get("version")
+
+    @property
+    def auth(self) -> str:
+        """`GOOGLE`, the variable that holds the bearer token, or nothing: none is sent."""
+        return self.options.get("auth", "")
 
     def in_region(self, region: str) -> "PlatformUrl":
         """A Lambda function's URL with the region that it leaves out."""
@@ -64,7 +79,7 @@ def parse_url(url: str) -> PlatformUrl:
     Raises `ConfigError` for an unknown scheme or query key, a missing name, or a password in it.
     """
     parts = _split(url)
-    shown = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+    shown = shown_url(url)
     options, rest = _options(parts, shown)
     if parts.scheme in ("http", "https"):
         return _http(parts, shown, options, rest)
@@ -94,7 +109,8 @@ def _split(url: str) -> SplitResult:
     if "@" in parts.netloc:
         raise ConfigError(
             f"{scheme}://…@{parts.netloc.rpartition('@')[2]}: a user or password stands in the "
-            "URL; take it out and give a token by the environment variable ROLLART_REWARD_TOKEN"
+            "URL; take it out, put a token into an environment variable and name that: "
+            "?auth=ROLLART_REWARD_TOKEN"
         )
     return parts
 
@@ -124,8 +140,12 @@ def _http(
 ) -> PlatformUrl:
     if not parts.hostname:
         raise ConfigError(f"{shown}: names no host; use {parts.scheme}://host/path")
-    if options.get("auth", "google") != "google":
-        raise ConfigError(f"{shown}: ?auth={options['auth']} is unknown; use auth=google or none")
+    auth = options.get("auth", GOOGLE)
+    if auth != GOOGLE and not _VARIABLE.fullmatch(auth):  # it may be the token itself
+        raise ConfigError(
+            f"{shown}: ?auth= must be google, or name the environment variable that holds the "
+            "token, in A-Z, 0-9 and _; use auth=ROLLART_REWARD_TOKEN"
+        )
     limit = options.get("limit", "1")
     if not (limit.isascii() and limit.isdigit() and int(limit) > 0):
         raise ConfigError(f"{shown}: ?limit={limit} is no number of bytes; use limit=33554432")
@@ -136,6 +156,14 @@ def _http(
         target=urlunsplit((parts.scheme, parts.netloc, parts.path or "/", query, "")),
         host=parts.hostname.lower(),
         options=options,
+        secrets=tuple(
+            {
+                one
+                for _, value in rest
+                for one in (value, quote(value))
+                if len(value) >= _LEAST_SECRET
+            }
+        ),
     )
 
 

@@ -1,19 +1,22 @@
 """Where a reward runs, as a job says it: a URL, and how it is called there.
 
 Invariant: what is said here is the caller's business and is not sent: ``platform`` is what is left
-for the platform.
+for the platform. A URL's query may hold a key, so nothing but ``shown`` is told to anybody.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from rollart.core.scoring.declared import SCHEMES
 
 LOCAL = "local://"
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_USER = re.compile(r"://[^/?#]*@")
 _OWN = ("store", "concurrency", "rate", "hedge")
+_REGIONAL = ("lambda", "fc")  # the region is half of such a function's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class RewardPlace:
     """One place of a reward function.
 
     Attributes:
-        platform: the URL that the platform is opened with.
+        platform: the URL that the platform is opened with; it may hold a key of the user's.
         function: its import path here, from the fragment (``lambda://judge#judge:score``) or of
             ``local://``; empty where nothing is known of it here.
         version: that the function there must have, where the URL pins one.
@@ -42,6 +45,26 @@ class RewardPlace:
     idle_s: float | None = None
     hedge: bool = False
 
+    @property
+    def shown(self) -> str:
+        """The URL for events, reports and messages; two places may have the same."""
+        return shown_url(self.platform)
+
+
+def shown_url(url: str) -> str:
+    """A reward's URL without what may be secret: user, query and fragment.
+
+    The region of a Lambda or Function Compute function stays.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    before, _, query = rest.partition("#")[0].partition("?")
+    netloc, slash, path = before.partition("/")
+    place = f"{scheme}://{netloc.rpartition('@')[2]}{slash}{path}"
+    region = dict(parse_qsl(query)).get("region") if scheme in _REGIONAL else None
+    return f"{place}?region={quote(region)}" if region else place
+
 
 def reward_place(text: str) -> RewardPlace:
     """What a reward's URL says.
@@ -56,6 +79,11 @@ def reward_place(text: str) -> RewardPlace:
         )
     if scheme == "local":
         return _local(rest)
+    if _USER.match(text, len(scheme)):
+        raise ValueError(
+            "has a user or password in it; take it out, put a token into an environment variable "
+            "and name that: ?auth=ROLLART_REWARD_TOKEN"
+        )
     parts = urlsplit(text)
     if parts.fragment and not _FUNCTION.fullmatch(parts.fragment):
         raise ValueError(
@@ -64,22 +92,22 @@ def reward_place(text: str) -> RewardPlace:
         )
     kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in _OWN]
     query = urlencode(kept, quote_via=quote, safe=":/,") if kept else ""
-    own = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    own = _own(parts.query, _OWN)
     return RewardPlace(
         platform=urlunsplit((*parts[:3], query, "")),
         function=parts.fragment,
-        version=own.get("version", ""),
-        store=own.get("store"),
+        version=dict(kept).get("version", ""),
+        store=_folder(own.get("store")),
         concurrency=_count(own.get("concurrency")),
         rate_per_s=_above_0("rate", "calls a second", own.get("rate")),
-        hedge=own.get("hedge", "0") not in ("0", "false"),
+        hedge=_flag("hedge", own.get("hedge")),
     )
 
 
 def _local(rest: str) -> RewardPlace:
     path, _, query = rest.partition("?")
-    own = {name: values[-1] for name, values in parse_qs(query).items()}
-    unknown = sorted(set(own) - {"concurrency", "idle"})
+    own = _own(query, ("concurrency", "idle"))
+    unknown = sorted({name for name, _ in parse_qsl(query, keep_blank_values=True)} - set(own))
     if not _FUNCTION.fullmatch(path) or unknown:
         what = f"has no ?{unknown[0]}=" if unknown else "names a function"
         raise ValueError(f"a local:// URL {what}; use local://module:function")
@@ -89,6 +117,35 @@ def _local(rest: str) -> RewardPlace:
         concurrency=_count(own.get("concurrency")),
         idle_s=_above_0("idle", "seconds", own.get("idle")),
     )
+
+
+def _own(query: str, names: tuple[str, ...]) -> Mapping[str, str]:
+    """The keys that are the caller's, each of them once."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in names:
+            if name in found or not value:
+                raise ValueError(f"has ?{name}= twice, or empty; give it once")
+            found[name] = value
+    return found
+
+
+def _folder(given: str | None) -> str | None:
+    """A store's URL. Its credentials are the environment's: it is told to the function."""
+    if given is None:
+        return None
+    if _USER.search(given) or "?" in given or "#" in given:
+        raise ValueError(
+            "?store= must be the URL of a folder, with no user, password or query in it; use "
+            "store=s3://bucket/folder, and give credentials by the environment"
+        )
+    return given
+
+
+def _flag(name: str, given: str | None) -> bool:
+    if given not in (None, "0", "1"):
+        raise ValueError(f"?{name}= must be 0 or 1; use {name}=1")
+    return given == "1"
 
 
 def _count(given: str | None) -> int | None:
