@@ -5,6 +5,7 @@ line that names key, value, rule and a valid value (the nearest known key for a 
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -130,11 +131,14 @@ _RULES = {
 _LONGEST_SHOWN = 80
 
 
+_PASSWORD = re.compile(r"://[^/@\s]*@")
+
+
 def _shown(value: object) -> str:
     """A value as a job file writes it, on one line and not too long."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = _PASSWORD.sub("://…@", f'"{value}"' if isinstance(value, str) else repr(value))
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 

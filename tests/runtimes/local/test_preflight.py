@@ -199,8 +199,6 @@ def test_a_missing_directory_and_a_context_too_long_are_refused(tmp_path: Path):
     [
         "my_code:Judge",
         "local://my_code:reward",
-        "lambda://judge",
-        ["http://10.0.0.1/judge#my_code:reward", "local://my_code:reward"],
     ],
 )
 def test_a_reward_may_be_a_class_or_a_serverless_function(folder: Path, reward: str | list[str]):
@@ -226,3 +224,23 @@ def test_a_reward_that_cannot_be_served_is_refused_with_a_remedy(
 ):
     with pytest.raises(ConfigError, match=told):
         preflight(job(reward=reward), python_path=(str(folder),))
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        (
+            "http://127.0.0.1:9/judge",
+            r"domains\[lake\]\.reward: http://127\.0\.0\.1:9/judge: .*answer",
+        ),
+        ("http://me:secret@10.0.0.1/judge", r"http://…@10\.0\.0\.1/judge.*a user or password"),
+        ("http://169.254.169.254/latest", "169.254.169.254"),
+        (["http://127.0.0.1:9/judge?code=secret", "local://my_code:reward"], "127.0.0.1:9/judge: "),
+    ],
+)
+def test_a_platform_that_refuses_or_does_not_answer_is_told_before_anything_starts(
+    folder: Path, reward: str | list[str], told: str
+):
+    with pytest.raises(ConfigError, match=told) as caught:
+        preflight(job(reward=reward), python_path=(str(folder),))
+    assert "secret" not in str(caught.value)

@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError
 from rollart.process.child import Child
@@ -17,7 +19,9 @@ from rollart.process.errors import CallTimeout, ChildDied, ChildStartError
 from rollart.process.spawn import spawn
 from rollart.runtimes.local import inspect_host
 from rollart.runtimes.local.child_env import child_environment
+from rollart.runtimes.local.platform_check import platform_problems
 from rollart.runtimes.local.remote import in_a_line
+from rollart.runtimes.local.reward_facts import RewardFacts
 
 IMPORT_S = 60.0
 """Seconds that importing one user module, and making one environment, may take."""
@@ -90,6 +94,7 @@ async def _code_problems(job: JobConfig, python_path: Sequence[str]) -> list[str
         questions.append((f"{name}.environment", "environment", arguments))
         questions.append((f"{name}.reward", "reward", (domain.reward_places,)))
     problems: list[str] = []
+    facts: dict[str, RewardFacts] = {}
     child: Child | None = None
     try:
         for key, method, arguments in questions:
@@ -98,10 +103,18 @@ async def _code_problems(job: JobConfig, python_path: Sequence[str]) -> list[str
             answer = await _ask(child, method, arguments)
             if answer is not None:
                 problems.append(f"{key} = {_shown(arguments[0])}: {answer}")
+        if child is not None and not problems:
+            for domain in job.domains:
+                told = await child.call(
+                    "facts", domain.reward_places, python_path, timeout=IMPORT_S
+                )
+                facts[f"domains[{domain.tag}].reward"] = msgspec.convert(told, RewardFacts)
     finally:
         if child is not None:
             await child.close(1.0)
-    return problems
+    return problems or await platform_problems(
+        facts, limit_s=job.timeouts.reward_s, python_path=python_path
+    )
 
 
 def _shown(value: object) -> str:
