@@ -115,6 +115,11 @@ def writes(trajectory):
         refused += 1
     return float(refused)
 
+def leaves_one(trajectory):
+    import subprocess
+    subprocess.Popen(["sleep", trajectory.task.payload["nap"]], start_new_session=True)
+    return 1.0
+
 def forks(trajectory):
     if os.fork() == 0:
         time.sleep(1000)
@@ -352,6 +357,30 @@ def test_a_function_without_network_writes_in_a_folder_of_its_own_only(
     asyncio.run(main())
     assert mine.read_text() == "kept"
     assert not (folder / "outside").exists()
+
+
+def test_what_a_call_leaves_running_in_a_session_of_its_own_ends_with_it(
+    function: Functions,
+) -> None:
+    async def main() -> None:
+        async with function("leaves_one") as leaves:
+            assert [await score_of(leaves, nap=NAP) for _ in range(2)] == [1.0, 1.0]
+            assert not naps()
+
+    asyncio.run(main())
+
+
+NAP = "98765.4"
+
+
+def naps() -> list[Path]:
+    """Processes that sleep for so long."""
+    found: list[Path] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if NAP.encode() in file.read_bytes():
+                found.append(file)
+    return found
 
 
 def test_no_secret_reaches_a_function(function: Functions) -> None:

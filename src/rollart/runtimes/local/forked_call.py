@@ -1,15 +1,19 @@
 """One call in a fork of its own: what it does to memory, modules and files it opened ends with it.
 
-Invariant: `in_a_fork` returns what the work returned or raises `CallCrashed`; the fork is gone.
-For processes of one thread, which must not be where other threads hold locks.
+Invariant: `in_a_fork` returns what the work returned, or raises `CallCrashed`. Its fork is gone,
+and so is whatever that started, also in a session of its own, where the system gives it a process
+namespace. For processes of one thread, which must not be where other threads hold locks.
 """
 
+import ctypes
 import os
 import signal
 import struct
 from collections.abc import Callable
 from typing import NoReturn
 
+_CLONE_NEWPID = 0x20000000
+_PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("!Q")
 
 
@@ -39,12 +43,29 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
 
 
 def _answer(work: Callable[[], bytes], write: int) -> NoReturn:
+    """Do the work as the first process of a namespace, whose end ends all others in it."""
     code = 1
     try:
-        data = work()
-        left = memoryview(_LENGTH.pack(len(data)) + data)
-        while left:
-            left = left[os.write(write, left) :]
-        code = 0
+        _end_with_parent()
+        if ctypes.CDLL(None).unshare(_CLONE_NEWPID) == 0 and (first := os.fork()):
+            _, status = os.waitpid(first, 0)
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            _end_with_parent()
+            _tell(work(), write)
+            code = 0
     finally:
-        os._exit(code)
+        if code < 0:  # as the first process ended, so that its end is told
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code & 0xFF)
+
+
+def _tell(data: bytes, write: int) -> None:
+    left = memoryview(_LENGTH.pack(len(data)) + data)
+    while left:
+        left = left[os.write(write, left) :]
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))

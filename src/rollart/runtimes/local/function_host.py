@@ -82,7 +82,7 @@ def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> byt
     """The answer's bytes, or ``[CRASHED, why]``."""
 
     def work() -> bytes:
-        bound_processor(seconds)
+        bound_processor(seconds, for_good=not reuse)
         return handler.handle(body)
 
     if reuse:

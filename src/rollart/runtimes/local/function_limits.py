@@ -32,12 +32,16 @@ def bound_memory(mebibytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
-def bound_processor(seconds: float) -> None:
-    """One core for the next call: the process ends (SIGXCPU) after these seconds of computing."""
+def bound_processor(seconds: float, *, for_good: bool = False) -> None:
+    """One core for the next call: the process ends after these seconds of computing.
+
+    By SIGXCPU; `for_good` by SIGKILL, and the bound cannot be raised again.
+    """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     most = math.ceil(usage.ru_utime + usage.ru_stime + seconds) + 1
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (most if hard < 0 else min(most, hard), hard))
+    soft = most if hard < 0 else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, soft if for_good else hard))
 
 
 def leave_network() -> None:
