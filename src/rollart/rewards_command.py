@@ -5,30 +5,31 @@ command; a call that crashes or hangs costs that call, its process is killed at 
 """
 
 import asyncio
-import hmac
-import ipaddress
 import json
 import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rollart.backends.rewards.callers import Callers, is_local, most_calls
 from rollart.backends.rewards.calling.caller import Caller
-from rollart.backends.rewards.calling.limiter import Limiter
-from rollart.backends.rewards.calling.records import CallSettings, PlatformState
-from rollart.backends.rewards.opening import open_platform
+from rollart.backends.rewards.calling.records import PlatformState
 from rollart.backends.rewards.platform import Fault, Platform, PlatformFault
 from rollart.core.errors import ConfigError, first_error
+from rollart.core.scoring.declared import ServerlessSettings
 from rollart.core.scoring.document import TrajectoryDocument
 from rollart.core.scoring.handle import STORE
-from rollart.core.scoring.places import LOCAL, reward_place
+from rollart.core.scoring.judge_calls import is_loopback
+from rollart.core.scoring.places import LOCAL, RewardPlace, reward_place
 from rollart.core.scoring.sources import Sources, sources_of
 from rollart.core.scoring.verdict import Verdict
 from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.local_platform import LocalPlatform
+from rollart.serving.admission import Admission, token_of
 from rollart.serving.http import BadRequest, HttpServer, Request, Response
 from rollart.shipping.inspecting import inspect_function
 from rollart.shipping.package import split
@@ -45,13 +46,20 @@ _STATUS = {
     Fault.TIMEOUT: 504,
     Fault.THROTTLED: 429,
     Fault.UNAVAILABLE: 503,
-    Fault.CRASHED: 502,
     Fault.TOO_LARGE: 413,
     Fault.REFUSED: 400,
-    Fault.GARBLED: 502,
 }
+_BROKE = 502  # for every other fault
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A function of the working directory, and what it declares."""
+
+    sources: Sources
+    settings: ServerlessSettings
 
 
 def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
@@ -65,26 +73,17 @@ def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
         ConfigError: the function cannot be served, nobody may listen there, or a host that others
             reach has no token.
     """
-    token = os.environ.get(TOKEN, "")
-    if not token and not _is_loopback(host):
-        raise ConfigError(
-            f"--host {host}: others reach it, and whoever does would run this function; set "
-            f"{TOKEN} here and for the job, or use --host 127.0.0.1"
-        )
-    sources, seconds = _known(path)
-
-    def front(platform: Platform) -> RewardFront:
-        return RewardFront(platform, token=token, seconds=seconds)
-
+    token = token_of(os.environ, TOKEN, host)
+    known = _known(path)
     try:
-        asyncio.run(_serve(sources, front, host=host, port=port, processes=processes, say=say))
+        asyncio.run(_serve(known, token, host=host, port=port, processes=processes, say=say))
     except ExceptionGroup as errors:  # of the group that connections live in
         raise first_error(errors) from errors
 
 
 async def _serve(
-    sources: Sources,
-    front_of: "Callable[[Platform], RewardFront]",
+    known: Known,
+    token: str,
     *,
     host: str,
     port: int,
@@ -95,9 +94,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
-    async with _local(sources, processes) as platform, asyncio.TaskGroup() as group:
-        front = front_of(platform)
-        server = HttpServer(group, front.answer, front.refuse, body_bytes=BODY_BYTES)
+    async with _local(known, processes) as platform, asyncio.TaskGroup() as group:
+        front = RewardFront(platform, seconds=known.settings.timeout_s or TIMEOUT_S)
+        server = HttpServer(
+            group, front.answer, front.refuse, admit=Admission(token), body_bytes=BODY_BYTES
+        )
         try:
             taken = await server.open(host, port)
         except OSError as error:
@@ -105,43 +106,49 @@ async def _serve(
                 f"--host {host} --port {port}: cannot listen there ({error}); use --port 0"
             ) from error
         try:
-            shown = f"[{host}]" if ":" in host else host
-            say(f"{sources.path}, version {sources.version}, {processes} processes at most")
-            say(f'reward = "http://{shown}:{taken}/#{sources.path}"')
+            for line in _served(known.sources, host, taken, processes, bool(token)):
+                say(line)
             await stop.wait()
         finally:
             server.close()
 
 
+def _served(sources: Sources, host: str, port: int, processes: int, wants: bool) -> list[str]:
+    """What is served, and the line for the job."""
+    shown = f"[{host}]" if ":" in host else host
+    auth = f"?auth={TOKEN}" if wants else ""
+    lines = [f"{sources.path}, version {sources.version}, {processes} processes at most"]
+    if not is_loopback(host):
+        lines.append(
+            "a job on another machine sends its token by https:// only: put what ends TLS before "
+            f'this, as reward = "https://…/{auth}#{sources.path}"'
+        )
+    return [*lines, f'reward = "http://{shown}:{port}/{auth}#{sources.path}"']
+
+
 class RewardFront:
     """HTTP in front of a platform: a request's body is the call, an answer's body the answer.
 
-    Args:
-        token: what callers must bear; empty: nothing.
-        seconds: that one call may take.
+    `seconds` is what one call may take.
     """
 
-    def __init__(self, platform: Platform, *, token: str, seconds: float) -> None:
+    def __init__(self, platform: Platform, *, seconds: float) -> None:
         self._platform = platform
-        self._bearer = f"Bearer {token}".encode() if token else b""
         self._seconds = seconds
 
     async def answer(self, request: Request) -> Response:
         """Never raises."""
-        given = request.headers.get("authorization", "").encode("latin-1", "replace")
-        if self._bearer and not hmac.compare_digest(given, self._bearer):
-            return _refusal(401, f"wants the bearer token that {TOKEN} holds where it runs")
         if request.method != "POST":
             return _refusal(405, "POST a request; docs/rewards.md says how")
         key = request.headers.get("x-rollart-key", "")
         try:
             body = await self._platform.call(request.body, key=key, seconds=self._seconds)
         except PlatformFault as fault:
-            return _refusal(_STATUS[fault.fault], f"{fault.fault}: {fault}")
+            return _refusal(_STATUS.get(fault.fault, _BROKE), f"{fault.fault}: {fault}")
         return Response(status=200, body=body)
 
     def refuse(self, bad: BadRequest) -> Response:
-        """The answer to what cannot be read."""
+        """The answer to what cannot be read or is not admitted."""
         return _refusal(bad.status, bad.reason)
 
 
@@ -156,11 +163,14 @@ def try_url(
 ) -> Trial:
     """Send samples to a URL, and compare with a function here where one is given.
 
+    What the URL says of calls (``?store=``, ``?concurrency=``, …) and what the function that it
+    names declares hold as in a job, and so does the operator's list of hosts.
+
     Args:
         url: as in a job. Where it names the function, ``…#module:function``, that is compared.
         function: ``module:function``, with the module in the working directory.
         samples: how many built-in ones; `run`: a run's directory, to send what it recorded.
-        concurrency: calls at once.
+        concurrency: calls at once, where the URL does not allow fewer.
         seconds: that a call may take.
 
     Raises:
@@ -171,48 +181,73 @@ def try_url(
     except ValueError as error:
         raise ConfigError(f"the URL {error}") from error
     documents = sample_documents(samples) if run is None else recorded_documents(run)
-    path = function or place.function
-    known = _known(path)[0] if path else None
-    where = _known(place.function)[0] if place.platform.startswith(LOCAL) else place.platform
-    return asyncio.run(_try(where, known, documents, concurrency, seconds))
+    named = _known(place.function) if place.function else None
+    known = _known(function) if function else named
+    return asyncio.run(
+        _try(place, documents, named=named, known=known, concurrency=concurrency, seconds=seconds)
+    )
 
 
 async def _try(
-    where: str | Sources,
-    known: Sources | None,
+    place: RewardPlace,
     documents: Sequence[TrajectoryDocument],
+    *,
+    named: Known | None,
+    known: Known | None,
     concurrency: int,
     seconds: float,
 ) -> Trial:
+    """Args: named: the function here that the URL names; known: the one to compare with."""
     loop = asyncio.get_running_loop()
     todo = iter(documents)
     tried: list[Tried] = []
-    url = where if isinstance(where, str) else f"{LOCAL}{where.path}"
-    async with (
-        _opened(where, concurrency) as platform,
-        _called(platform, url, concurrency) as there,
-    ):
+    async with AsyncExitStack() as stack:
+        callers = Callers(environment=os.environ, on_state=_ignore)
+        there = await _opened(place, named, callers, stack)
+        stack.push_async_callback(callers.close)
         about = await there.health(min(HEALTH_S, seconds))
-        async with _maybe(known, concurrency) as here:
+        here: Caller | None = None
+        if known is not None:
+            path, most = known.sources.path, min(concurrency, os.cpu_count() or 1)
+            at = RewardPlace(platform=f"{LOCAL}{path}", function=path, concurrency=most)
+            here = await _opened(at, known, callers, stack)
 
-            async def work() -> None:
-                for document in todo:
-                    tried.append(await _try_one(document, there, here, seconds))
+        async def work() -> None:
+            for document in todo:
+                tried.append(await _try_one(document, there, here, seconds))
 
-            began = loop.time()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(work())
-            took_s = loop.time() - began
+        began = loop.time()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+        took_s = loop.time() - began
     return Trial(
-        url=url,
+        url=place.shown,
         function=about.function,
         version=about.version,
-        here="" if known is None else known.path,
-        here_version="" if known is None else known.version,
+        here="" if known is None else known.sources.path,
+        here_version="" if known is None else known.sources.version,
         seconds=took_s,
         tried=tried,
     )
+
+
+async def _opened(
+    place: RewardPlace, known: Known | None, callers: Callers, stack: AsyncExitStack
+) -> Caller:
+    """The caller of a place, as a job has it; what it needs here ends with the stack."""
+    timeout_s: float | None = None
+    if known is not None:
+        timeout_s = known.settings.timeout_s
+        place = replace(place, concurrency=place.concurrency or known.settings.concurrency)
+    local: Platform | None = None
+    if is_local(place):
+        assert known is not None, "a local place names its function"
+        most = most_calls(place)
+        local = await stack.enter_async_context(
+            _local(known, most, timeout_s=timeout_s, idle_s=place.idle_s)
+        )
+    return callers.open(place, version=place.version, timeout_s=timeout_s, local=local)
 
 
 async def _try_one(
@@ -238,49 +273,11 @@ async def _try_one(
 
 
 @asynccontextmanager
-async def _opened(where: str | Sources, concurrency: int) -> AsyncIterator[Platform]:
-    """The platform of a URL, which its caller closes, or a function here."""
-    if isinstance(where, str):
-        yield open_platform(where, allow_hosts=None)
-        return
-    async with _local(where, min(concurrency, os.cpu_count() or 1)) as platform:
-        yield platform
-
-
-@asynccontextmanager
-async def _called(platform: Platform, url: str, concurrency: int) -> AsyncIterator[Caller]:
-    caller = Caller(
-        platform,
-        url=url,
-        function_version=None,
-        settings=CallSettings(),
-        limiter=Limiter(concurrency),
-        store=None,
-        fallback=None,
-        on_state=_ignore,
-    )
-    try:
-        yield caller
-    finally:
-        await caller.close()
-
-
-@asynccontextmanager
-async def _maybe(known: Sources | None, concurrency: int) -> AsyncIterator[Caller | None]:
-    """The function here, if there is one."""
-    if known is None:
-        yield None
-        return
-    async with (
-        _opened(known, concurrency) as platform,
-        _called(platform, f"{LOCAL}{known.path}", concurrency) as caller,
-    ):
-        yield caller
-
-
-@asynccontextmanager
-async def _local(sources: Sources, processes: int) -> AsyncIterator[Platform]:
+async def _local(
+    known: Known, processes: int, *, timeout_s: float | None = None, idle_s: float | None = None
+) -> AsyncIterator[Platform]:
     """The function in processes of this machine; what it prints goes to standard error."""
+    sources = known.sources
     with tempfile.TemporaryDirectory(prefix="rollart-rewards-") as scratch:
         platform = LocalPlatform(
             FunctionHostConfig(
@@ -292,8 +289,9 @@ async def _local(sources: Sources, processes: int) -> AsyncIterator[Platform]:
             python_path=[str(Path.cwd())],
             log_file=_log_file(Path(scratch)),
             most=processes,
-            idle_s=IDLE_S,
+            idle_s=idle_s or IDLE_S,
             on_instance=lambda name, begin, end: None,
+            timeout_s=timeout_s,
         )
         try:
             yield platform
@@ -310,20 +308,11 @@ def _log_file(scratch: Path) -> Path:
     return error
 
 
-def _known(path: str) -> tuple[Sources, float]:
-    """A function of the working directory, and the seconds that a call of it may take."""
+def _known(path: str) -> Known:
     split(path)
     folder = Path.cwd()
     sources = sources_of(path, [str(folder)])
-    settings = inspect_function(path, [folder]).settings
-    return sources, settings.timeout_s or TIMEOUT_S
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return Known(sources=sources, settings=inspect_function(path, [folder]).settings)
 
 
 def _refusal(status: int, reason: str) -> Response:

@@ -121,6 +121,9 @@ def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixtur
         ("http://127.0.0.1/#nothing", "what follows # must be the function's import path"),
         ("http://user:secret@127.0.0.1/", "take it out"),
         ("http://169.254.169.254/latest", "169.254.169.254"),
+        ("http://127.0.0.1/?auth=secret", "must be google, or name the environment variable"),
+        ("http://127.0.0.1/?store=s3://id:secret@bucket", "?store= must be the URL of a folder"),
+        ("http://127.0.0.1/?hedge=yes", "?hedge= must be 0 or 1"),
         ("fc://judge", "use fc://name?region=cn-hangzhou&account="),
     ],
 )
@@ -184,14 +187,15 @@ def served(*arguments: str, token: str = "") -> Iterator[tuple[str, subprocess.P
         process.communicate()
 
 
-def asked(url: str, key: str, token: str = "") -> int | float | None:
+def asked(url: str, key: str, token: str = "", **headers: str) -> int | float | None:
     """The score, or the status of a refusal."""
     plain = sample_documents(1)[0].to_json()
     plain["task"]["key"] = key
     body = encode_request(Request(key=key, seconds=30.0, trajectory=plain))
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
+    all_headers = {"Content-Type": "application/json", **bearer, **headers}
     try:
-        with OPENER.open(urllib.request.Request(url, body, headers), timeout=30) as reply:
+        with OPENER.open(urllib.request.Request(url, body, all_headers), timeout=30) as reply:
             verdict = decode_answer(reply.read()).verdict
             return None if verdict is None else verdict.score
     except urllib.error.HTTPError as error:
@@ -266,9 +270,61 @@ def test_a_served_function_ends_at_once_with_all_its_processes(
 @pytest.mark.real
 def test_a_served_function_with_a_token_answers_only_who_bears_it(folder: Path) -> None:
     with served("judge:score", token="sesame") as (url, _):
+        assert url.endswith("/?auth=ROLLART_REWARD_TOKEN#judge:score")
         assert asked(url, "go") == 401
         assert asked(url, "go", "sesam") == 401
         assert asked(url, "go", "sesame") == 1 / 7
+
+
+@pytest.mark.real
+def test_the_url_that_a_server_with_a_token_tells_is_one_that_can_be_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLART_REWARD_TOKEN", "sesame")
+    with served("judge:score", token="sesame") as (url, _):
+        code, out, _ = said(capsys, "test", url, "--samples", "3")
+        assert (code, "3 of 3 with judge:score here" in out) == (0, True)
+        assert "?auth" not in out
+        code, _, err = said(capsys, "test", url.replace("?auth=ROLLART_REWARD_TOKEN", ""))
+        assert code == 2
+        assert "?auth=ROLLART_REWARD_TOKEN" in err
+
+
+@pytest.mark.real
+def test_a_web_page_cannot_make_a_served_function_run(folder: Path) -> None:
+    with served("judge:score") as (url, _):
+        assert asked(url, "go", Host="rebound.example:8080") == 403
+        assert asked(url, "go", **{"Content-Type": "text/plain"}) == 415
+        assert asked(url, "go") == 1 / 7
+
+
+@pytest.mark.real
+def test_what_a_url_says_of_calls_holds_when_it_is_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served("judge:score") as (url, _):
+        before, _, function = url.partition("#")
+        small = f"{before}?limit=100000"  # of the samples one has a megabyte
+        code, out, _ = said(capsys, "test", f"{small}#{function}", "--samples", "20")
+        assert code == 1
+        assert "?store=" in out
+        code, out, _ = said(capsys, "test", f"{before}?rate=4", "--samples", "4")
+        took = re.search(r"4 in ([0-9.]+) s", out)
+        assert took is not None
+        assert float(took[1]) > 0.7
+        code, _, err = said(capsys, "test", f"{before}?version=another")
+        assert code == 2
+        assert "this run has version another" in err
+
+
+def test_the_operators_hosts_hold_when_a_url_is_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLART_REWARD_HOSTS", "judge.example")
+    code, _, err = said(capsys, "test", "http://127.0.0.1:9/?code=SECRET")
+    assert code == 2
+    assert "127.0.0.1 is not in ROLLART_REWARD_HOSTS=judge.example" in err
+    assert "SECRET" not in err
 
 
 @pytest.mark.real

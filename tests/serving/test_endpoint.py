@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rollart.serving.admission import Admission
 from rollart.serving.endpoint import Endpoint
 from rollart.serving.http import BadRequest, Request
 from rollart.serving.openai import ApiError, ChatAnswer, ChatRequest
@@ -19,7 +20,13 @@ async def hi(request: ChatRequest) -> ChatAnswer:
 
 
 def asked(request: Request, *, token: str = "", chat: Any = hi) -> tuple[int, dict[str, Any]]:
-    response = asyncio.run(Endpoint(chat, name="m", token=token).handle(request))
+    endpoint = Endpoint(chat, name="m")
+    try:
+        Admission(token)(request)
+    except BadRequest as bad:
+        response = endpoint.refuse(bad)
+    else:
+        response = asyncio.run(endpoint.handle(request))
     return response.status, json.loads(response.body)
 
 
@@ -40,7 +47,7 @@ def test_a_question_is_answered_and_the_model_is_listed() -> None:
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Basic secret", "Bearer sécret"])
 def test_without_the_token_nobody_is_served(given: str) -> None:
     status, table = asked(post(authorization=given), token="secret")
-    assert status == 401
+    assert (status, table["error"]["code"]) == (401, "invalid_api_key")
     assert "secret" not in json.dumps(table)
     models = Request(method="GET", path="/v1/models", headers={**JSON, "authorization": given})
     assert asked(models, token="secret")[0] == 401
@@ -99,5 +106,5 @@ def test_refusals_of_the_model_and_of_the_server_keep_their_status() -> None:
         raise ApiError(429, "busy", retry_after_s=1)
 
     assert asked(post(), chat=busy)[0] == 429
-    refused = Endpoint(hi, name="m", token="").refuse(BadRequest(413, "too much"))
+    refused = Endpoint(hi, name="m").refuse(BadRequest(413, "too much"))
     assert json.loads(refused.body)["error"]["message"] == "too much"

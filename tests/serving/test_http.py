@@ -21,6 +21,10 @@ async def echo(request: Request) -> Response:
     return Response(status=200, body=f"{request.method} {request.path} ".encode() + request.body)
 
 
+def anybody(request: Request) -> None:
+    pass
+
+
 def refuse(bad: BadRequest) -> Response:
     return Response(status=bad.status, body=bad.reason.encode())
 
@@ -28,9 +32,11 @@ def refuse(bad: BadRequest) -> Response:
 @asynccontextmanager
 async def served(
     handle: Callable[[Request], Awaitable[Response]] = echo,
+    *,
+    admit: Callable[[Request], None] = anybody,
 ) -> AsyncIterator[int]:
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        server = HttpServer(group, handle, refuse)
+        server = HttpServer(group, handle, refuse, admit=admit)
         port = await server.open("127.0.0.1", 0)
         try:
             yield port
@@ -177,3 +183,65 @@ def test_a_connection_is_kept_unless_either_side_says_otherwise() -> None:
     assert not read_head(b"GET / HTTP/1.1\r\nConnection: Close").keeps
     assert not read_head(b"GET / HTTP/1.0").keeps
     assert read_head(b"GET / HTTP/1.0\r\nConnection: keep-alive").keeps
+
+
+def nobody(request: Request) -> None:
+    assert not request.body
+    raise BadRequest(401, "a token")
+
+
+def test_who_is_not_admitted_is_told_so_before_any_of_its_body_is_sent() -> None:
+    handled: list[Request] = []
+
+    async def handle(request: Request) -> Response:
+        handled.append(request)
+        return await echo(request)
+
+    async def main() -> None:
+        async with served(handle, admit=nobody) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 401 ")
+            assert b"Connection: close" in answer
+            assert answer.endswith(b"a token")
+            writer.close()
+            await writer.wait_closed()
+        assert not handled
+
+    asyncio.run(main())
+
+
+def test_who_is_not_admitted_and_sends_its_body_first_still_reads_why() -> None:
+    async def main() -> None:
+        async with served(admit=nobody) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % BODY_BYTES)
+            for _ in range(BODY_BYTES >> 16):
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+            assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_who_was_refused_and_never_ends_is_let_go() -> None:
+    async def main() -> None:
+        async with served(admit=nobody) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+            with pytest.raises(ConnectionError):
+                await babbled(writer)
+
+    asyncio.run(main())
+
+
+async def babbled(writer: asyncio.StreamWriter) -> None:
+    """Send a little for ever, which ends when nobody is there any more."""
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.05)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rollart.backends.renderers.hf_chat import HfChatRenderer
 from rollart.core.errors import ConfigError, EngineLost
-from rollart.core.scoring.judge_calls import is_loopback
 from rollart.launching import loop_signals
 from rollart.process.errors import ChildStartError
 from rollart.process.spawn import spawn
@@ -24,6 +23,7 @@ from rollart.runtimes.local.engine import EngineLimits, LocalEngine
 from rollart.runtimes.local.engine_child import EngineChildConfig
 from rollart.runtimes.local.preflight import model_problems
 from rollart.runtimes.local.remote import in_a_line
+from rollart.serving.admission import Admission, token_of
 from rollart.serving.endpoint import Endpoint
 from rollart.serving.http import HttpServer
 from rollart.serving.model import ServedLimits, ServedModel
@@ -56,14 +56,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
         ConfigError: it cannot be served; nothing was started.
         EngineLost: the engine ended; the message says why.
     """
-    token = os.environ.get(TOKEN, "").strip()
-    if not is_loopback(settings.host) and not token:
-        raise ConfigError(
-            f"--host {settings.host}: other machines could ask, so a token is needed; set {TOKEN}, "
-            "or use --host 127.0.0.1"
-        )
-    if not all("!" <= letter <= "~" for letter in token):
-        raise ConfigError(f"{TOKEN} holds characters that a header cannot; use letters and digits")
+    token = token_of(os.environ, TOKEN, settings.host)
     context = _context(settings)
     renderer = HfChatRenderer.load(settings.model)
     with tempfile.TemporaryDirectory(prefix="rollart-serve-") as scratch:
@@ -162,9 +155,9 @@ async def _listen(
 ) -> None:
     """Until stopped, or until the engine is gone: `EngineLost`."""
     name = settings.name or settings.model.resolve().name
-    endpoint = Endpoint(model.chat, name=name, token=token)
+    endpoint = Endpoint(model.chat, name=name)
     async with asyncio.TaskGroup() as group:
-        server = HttpServer(group, endpoint.handle, endpoint.refuse)
+        server = HttpServer(group, endpoint.handle, endpoint.refuse, admit=Admission(token))
         try:
             port = await server.open(settings.host, settings.port)
         except OSError as error:

@@ -1,6 +1,7 @@
 """A small HTTP/1.1 server over asyncio streams: whole requests in, whole answers out.
 
-Invariant: whatever a client sends or leaves unsent costs bounded memory, and its connection only.
+Invariant: whatever a client sends or leaves unsent costs bounded memory, and its connection only;
+of who is not admitted no body is kept.
 Who waits on whom: a connection for its client, under deadlines; an answer for its handler, which is
 cancelled when the client goes.
 """
@@ -15,6 +16,8 @@ from http import HTTPStatus
 HEAD_BYTES, BODY_BYTES = 32 << 10, 8 << 20
 IDLE_S, SEND_S = 75.0, 30.0
 """Seconds that a connection may be idle between requests, and that sending either way may take."""
+
+OVERHEAR_S = 2.0  # that who was refused may go on sending, unheard
 
 CONNECTIONS = 512
 
@@ -43,7 +46,7 @@ class Response:
 
 
 class BadRequest(Exception):
-    """A request that cannot be read; the connection ends with this status."""
+    """A request that cannot be read or is not admitted; its connection ends with this status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -53,6 +56,8 @@ class BadRequest(Exception):
 
 Handler = Callable[[Request], Awaitable[Response]]
 Refuse = Callable[[BadRequest], Response]
+Admit = Callable[[Request], None]
+"""Looks at a request that has no body yet; raises `BadRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,8 @@ class HttpServer:
 
     Args:
         handle: answers a request; must not raise.
-        refuse: the answer to one that cannot be read.
+        refuse: the answer to one that cannot be read or is not admitted.
+        admit: is asked before a body is read.
         body_bytes: of the longest request.
     """
 
@@ -127,11 +133,13 @@ class HttpServer:
         handle: Handler,
         refuse: Refuse,
         *,
+        admit: Admit,
         body_bytes: int = BODY_BYTES,
     ) -> None:
         self._group = group
         self._handle = handle
         self._refuse = refuse
+        self._admit = admit
         self._body_bytes = body_bytes
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -164,6 +172,7 @@ class HttpServer:
         except BadRequest as bad:
             with contextlib.suppress(OSError, TimeoutError):
                 await _send(writer, written(self._refuse(bad), keeps=False))
+                await _overhear(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went, or is silent
         finally:
@@ -179,6 +188,7 @@ class HttpServer:
         except asyncio.LimitOverrunError as error:
             raise BadRequest(431, f"headers of over {HEAD_BYTES} bytes") from error
         head = read_head(raw.removesuffix(_HEAD_END), self._body_bytes)
+        self._admit(head.request)
         body = b""
         if head.length:
             if head.waits:
@@ -211,6 +221,14 @@ async def _sequel(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(1)
     except OSError:
         return b""
+
+
+async def _overhear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Let a client that was refused finish: one that still sends when we close reads no answer."""
+    writer.write_eof()
+    async with asyncio.timeout(OVERHEAR_S):
+        while await reader.read(HEAD_BYTES):
+            pass
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -4,7 +4,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from rollart.backends.rewards.addresses import check_host, inside, is_loopback, never
+from rollart.backends.rewards.addresses import (
+    HOSTS,
+    allowed_hosts,
+    check_host,
+    inside,
+    is_loopback,
+    never,
+)
 from rollart.core.errors import ConfigError
 
 METADATA = [
@@ -46,7 +53,7 @@ def test_hosts_are_those_that_are_allowed_and_by_default_those_that_are_named() 
     check_host("judge.example.com", "u", ("*.example.com",))
     check_host("a.b.example.com", "u", ("*.example.com",))
     for host in ("example.com", "evil-example.com", "example.com.evil.org", "10.0.0.1"):
-        with pytest.raises(ConfigError, match=r"serverless\.allow_hosts"):
+        with pytest.raises(ConfigError, match=HOSTS):
             check_host(host, "u", ("*.example.com", "*.0.0.1", "*."))
 
 
@@ -59,3 +66,9 @@ def test_what_is_of_this_machine_or_a_private_network_is_inside() -> None:
     assert is_loopback("127.8.8.8")
     assert is_loopback("::1")
     assert not is_loopback("localhost.example.com")
+
+
+def test_the_operators_list_is_read_as_it_was_meant() -> None:
+    assert allowed_hosts({}) is None
+    assert allowed_hosts({HOSTS: ""}) == ()
+    assert allowed_hosts({HOSTS: " a.example , ,*.b.example,"}) == ("a.example", "*.b.example")

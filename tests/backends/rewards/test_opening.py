@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rollart.backends.rewards.addresses import HOSTS
 from rollart.backends.rewards.http import HttpPlatform
 from rollart.backends.rewards.opening import open_platform
 from rollart.core.errors import ConfigError
@@ -41,7 +42,7 @@ def test_each_platform_is_under_the_allow_list() -> None:
         "fc://judge?region=cn-hangzhou&account=1",
         "serve://judge?address=ray://head:10001",
     ):
-        with pytest.raises(ConfigError, match=r"serverless\.allow_hosts"):
+        with pytest.raises(ConfigError, match=HOSTS):
             open_platform(url, allow_hosts=("other.example.com",))
 
 

@@ -6,16 +6,30 @@ never sent to, however they are written; addresses of one's own network only und
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rollart.core.errors import ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+HOSTS = "ROLLART_REWARD_HOSTS"
+"""Environment variable with the hosts that rewards may be sent to, `*.example.com` for all below.
+
+It is the operator's; where it is not set, those that the job's URLs name are allowed, and no other.
+"""
+
 METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
 """Metadata services that are not at a link-local address: Alibaba, Oracle, AWS over IPv6."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def allowed_hosts(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The operator's list, or None where there is none; an empty one allows nothing."""
+    given = environment.get(HOSTS)
+    return (
+        None if given is None else tuple(host for one in given.split(",") if (host := one.strip()))
+    )
 
 
 def literal(host: str) -> Address | None:
@@ -72,8 +86,8 @@ def check_host(host: str, url: str, allow_hosts: Sequence[str] | None) -> None:
             raise ConfigError(f"{url}: {host} is {address} in disguise; write {address}")
     if not (named(host, allow_hosts) or _below(host, allow_hosts or ())):
         raise ConfigError(
-            f"{url}: {host} is not in serverless.allow_hosts = {list(allow_hosts or ())}; add "
-            f'"{host}" to it, or send the reward elsewhere'
+            f"{url}: {host} is not in {HOSTS}={','.join(allow_hosts or ())}; add it there, or send "
+            "the reward elsewhere"
         )
 
 

@@ -27,7 +27,7 @@ def open_platform(
     """The platform of a URL; nothing is sent yet. Call it in the event loop that will use it.
 
     Args:
-        allow_hosts: `serverless.allow_hosts` of the job; None allows what its URLs name.
+        allow_hosts: see `addresses.allowed_hosts`; None allows what URLs name.
         connections: calls under way at once, at most.
 
     Raises:
