@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollart.core.scoring.document import (
@@ -56,7 +56,7 @@ def document(**more: object) -> TrajectoryDocument:
 
 
 @given(documents)
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_document_comes_back_from_json_as_it_was(one: TrajectoryDocument) -> None:
     assert TrajectoryDocument.from_json(json.loads(json.dumps(one.to_json()))) == one
 

@@ -90,6 +90,8 @@ def verdict_from_json(given: object) -> Verdict:
     components: object = table.get("components") or {}
     turns: object = table.get("turns") or ()
     reason, score = table.get("reason", ""), table.get("score")
+    if score is None and not turns and not reason:
+        raise ValueError("a verdict with neither a score nor a reason for none")
     if not isinstance(components, Mapping) or not isinstance(reason, str):
         raise TypeError("a verdict's components are an object of numbers and its reason is text")
     if not isinstance(turns, list | tuple):

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from rollart.core.events import (
 )
 from rollart.core.ports import EventSink
 from rollart.core.scoring.document import TrajectoryDocument
+from rollart.core.scoring.verdict import as_verdict
 from rollart.core.types import Trajectory, Verdict
 from rollart.process.child import Child
 from rollart.process.errors import (
@@ -46,6 +48,7 @@ from rollart.runtimes.local.gateway_records import (
     FunctionWish,
     GatewayConfig,
     lost,
+    no_verdict,
     unpack_outcome,
 )
 from rollart.runtimes.local.remote import as_core_error, in_a_line
@@ -129,6 +132,10 @@ class Gateway:
             nothing = lost(shown, FailureKind.REWARD_ERROR, "nobody waits for it any more")
             self._tell(shown, document, began, nothing, ended=CANCELLED)
             raise
+        try:
+            as_verdict(outcome.verdict, turns=len(document.turns))
+        except (TypeError, ValueError) as error:  # a platform's own function may answer anything
+            outcome = replace(outcome, verdict=no_verdict(FailureKind.REWARD_ERROR, str(error)))
         self._tell(shown, document, began, outcome)
         return outcome
 

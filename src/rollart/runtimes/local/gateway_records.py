@@ -74,6 +74,11 @@ def unpack_outcome(packed: Packed) -> Outcome:
     return replace(Outcome(verdict=unpack_verdict(verdict), served_by=""), **fields)
 
 
+def no_verdict(kind: FailureKind, reason: str) -> Verdict:
+    """No score, and why."""
+    return Verdict(score=None, reason=reason, failure=kind)
+
+
 def lost(url: str, kind: FailureKind, reason: str) -> Outcome:
     """An outcome without an answer."""
-    return Outcome(verdict=Verdict(score=None, reason=reason, failure=kind), served_by=url)
+    return Outcome(verdict=no_verdict(kind, reason), served_by=url)
