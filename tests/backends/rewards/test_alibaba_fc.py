@@ -158,7 +158,7 @@ def test_temporary_credentials_go_along(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_connection_that_is_lost_or_trickles_is_told_apart() -> None:
     lost = answered(HttpReply(cut=True))
     assert isinstance(lost, PlatformFault)
-    assert lost.fault is Fault.CRASHED
+    assert lost.fault is Fault.LOST
     begin = time.monotonic()
     slow = answered(HttpReply(body=b"{}" * 500, drip_s=0.02), seconds=0.5)
     assert isinstance(slow, PlatformFault)

@@ -149,7 +149,7 @@ def test_missing_credentials_name_their_variables(monkeypatch: pytest.MonkeyPatc
 def test_a_connection_that_is_lost_or_trickles_is_told_apart() -> None:
     lost = answered(HttpReply(cut=True))
     assert isinstance(lost, PlatformFault)
-    assert lost.fault is Fault.CRASHED
+    assert lost.fault is Fault.LOST
     begin = time.monotonic()
     slow = answered(HttpReply(body=b"{}" * 500, drip_s=0.02), seconds=0.5)
     assert isinstance(slow, PlatformFault)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollart.backends.rewards.exchange import LARGEST_ANSWER
-from rollart.backends.rewards.http import HttpPlatform, retry_after
+from rollart.backends.rewards.http import HttpPlatform
 from rollart.backends.rewards.opening import open_platform
 from rollart.backends.rewards.platform import Fault, PlatformFault
 from rollart.backends.rewards.urls import parse_url
@@ -102,15 +102,6 @@ def test_retry_after_is_honoured(status: int) -> None:
     assert raised.retry_after_s == 7.0
 
 
-def test_retry_after_may_be_a_date_and_nonsense_is_none() -> None:
-    now = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
-    assert retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now=now) == 10.0
-    assert retry_after("Sun, 06 Nov 1994 08:49:07 GMT", now=now) == 0.0
-    assert retry_after(" 120 ", now=now) == 120.0
-    for nonsense in (None, "", "soon", "-1", "1e9", "٣"):
-        assert retry_after(nonsense, now=now) is None
-
-
 def test_no_answer_in_time_is_a_time_out() -> None:
     began = time.monotonic()
     assert fault_of(hang, seconds=0.2).fault is Fault.TIMEOUT
@@ -124,8 +115,27 @@ def test_trickling_bytes_do_not_extend_the_deadline() -> None:
     assert time.monotonic() - began < 2
 
 
-def test_an_instance_that_dies_in_mid_call_has_crashed() -> None:
-    assert fault_of(always(HttpReply(cut=True))).fault is Fault.CRASHED
+def test_a_connection_closed_before_a_byte_of_an_answer_is_lost() -> None:
+    assert fault_of(always(HttpReply(cut=True))).fault is Fault.LOST
+
+
+def test_an_instance_that_dies_in_mid_answer_has_crashed() -> None:
+    async def main() -> None:
+        async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(half, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            platform = HttpPlatform(parse_url(f"http://127.0.0.1:{port}/"))
+            with pytest.raises(PlatformFault) as raised:
+                await platform.call(b"{}", key="k", seconds=5)
+            await platform.close()
+        assert raised.value.fault is Fault.CRASHED
+
+    asyncio.run(main())
 
 
 def test_an_endpoint_that_is_gone_is_unavailable_and_serves_again_when_it_is_back() -> None:

@@ -137,7 +137,35 @@ def test_numbers_of_numpy_are_answered_like_any_other() -> None:
 
 def test_words_that_are_half_a_character_are_answered_all_the_same() -> None:
     verdict = Verdict(score=None, reason="cut \ud83d")
-    assert asked(lambda t: verdict).verdict == verdict
+    assert asked(lambda t: verdict).verdict == Verdict(score=None, reason="cut ?")
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise self
+
+
+class Leaves(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("kind", [Speechless, Leaves])
+def test_an_exception_whose_words_raise_is_answered_by_its_kind(kind: type[Exception]) -> None:
+    def score(trajectory: TrajectoryDocument) -> float:
+        raise kind
+
+    answer = asked(score)
+    assert answer.verdict is None
+    assert answer.error.startswith(f"{kind.__name__}: its words cannot be had")
+
+
+def test_an_error_of_many_words_is_cut_where_it_is_sent() -> None:
+    def score(trajectory: TrajectoryDocument) -> float:
+        raise ValueError("x" * 10_000_000)
+
+    body = encode_request(Request(key="k", trajectory=DOCUMENT.to_json()))
+    assert len(handler(score).handle(body)) < 3_000
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"rollart": 1}', b"[" * 100_000, "text"])

@@ -6,10 +6,15 @@ from hypothesis import strategies as st
 
 from rollart.core.scoring.verdict import Verdict
 from rollart.core.scoring.wire import (
+    MOST_COMPONENTS,
+    MOST_NAME,
+    MOST_TEXT,
     Answer,
+    Foreign,
     Garbled,
     Reference,
     Request,
+    bounded,
     decode_answer,
     decode_request,
     encode_answer,
@@ -36,6 +41,7 @@ def test_a_request_comes_back_as_it_was(key: str, seconds: float, document: dict
 
 @given(any_text, finite, st.booleans())
 def test_an_answer_comes_back_as_it_was(text: str, number: float, cold: bool) -> None:
+    text = bounded(text)
     verdict = Verdict(score=number, components=(("part", number),), turns=(number,), reason=text)
     good = answer(verdict=verdict, seconds=number, cold=cold)
     assert decode_answer(encode_answer(good)) == good
@@ -111,6 +117,47 @@ def test_a_verdict_that_is_none_becomes_an_error_and_no_score(verdict: object) -
 def test_numbers_that_json_has_not_are_garbled(number: bytes) -> None:
     with pytest.raises(Garbled):
         decode_answer(b'{"rollart": 1, "key": "k", "verdict": {"score": ' + number + b"}}")
+
+
+@given(any_text, st.integers(0, 5_000))
+def test_a_text_is_bounded_and_has_no_half_characters(text: str, more: int) -> None:
+    cut = bounded(text + "x" * more)
+    assert len(cut) <= MOST_TEXT
+    assert cut.encode().decode() == cut
+    if len(text) + more <= MOST_TEXT and not any("\ud800" <= c <= "\udfff" for c in text):
+        assert cut == text + "x" * more
+    assert bounded(cut) == cut
+
+
+def test_what_a_stranger_answers_is_bounded() -> None:
+    long = "y" * 1_000_000 + "\ud83d"
+    found = decode_answer(plain(error=long, instance=long, function=long, version=long))
+    for text in (found.error, found.instance, found.function, found.version):
+        assert len(text) == MOST_TEXT
+    verdict = decode_answer(plain(verdict={"score": None, "reason": "\ud83d" + long})).verdict
+    assert verdict is not None
+    assert len(verdict.reason) == MOST_TEXT
+    assert verdict.reason.encode().startswith(b"?yy")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_components_beyond_their_bounds_are_an_error_that_names_them(side: int) -> None:
+    many = {f"part-{i}": 1.0 for i in range(MOST_COMPONENTS + side)}
+    long = {"n" * (MOST_NAME + side): 1.0}
+    for components, bound in ((many, MOST_COMPONENTS), (long, MOST_NAME)):
+        found = decode_answer(plain(verdict={"score": 1.0, "components": components}))
+        assert (found.verdict is None) == bool(side)
+        assert (f"at most {bound}" in found.error) == bool(side)
+
+
+def test_bytes_of_another_wire_are_told_from_a_wrong_answer_of_this_one() -> None:
+    for foreign in (b"<html>", b"", b"{}", b"[1]", b'{"rollart": 2}'):
+        with pytest.raises(Foreign):
+            decode_answer(foreign)
+    for ours in (plain(seconds="x"), b'{"rollart": 1, "verdict": NaN}'):
+        with pytest.raises(Garbled) as caught:
+            decode_answer(ours)
+        assert not isinstance(caught.value, Foreign)
 
 
 def test_a_number_too_large_for_a_float_is_no_score() -> None:

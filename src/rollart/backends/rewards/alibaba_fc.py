@@ -21,8 +21,8 @@ from darabonba.core import DaraCore
 from darabonba.request import DaraRequest
 from darabonba.runtime import RuntimeOptions
 
+from rollart.backends.rewards.asked_wait import asked_wait
 from rollart.backends.rewards.exchange import Exchange, Reply
-from rollart.backends.rewards.http import retry_after
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.backends.rewards.under_way import UnderWay
 from rollart.backends.rewards.urls import PlatformUrl
@@ -196,7 +196,7 @@ def answer_of(reply: Reply, where: PlatformUrl, *, now: float) -> bytes:
             f"then the command that it prints, with the name {where.target}"
         )
     fault = _FAULTS.get(status, Fault.UNAVAILABLE if status >= 500 else Fault.REFUSED)
-    wait = retry_after(reply.headers.get("retry-after"), now=now)
+    wait = asked_wait(reply.headers.get("retry-after"), now=now)
     raise PlatformFault(fault, said, retry_after_s=wait)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import io
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
@@ -26,6 +27,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+from rollart.backends.rewards.asked_wait import asked_wait
 from rollart.backends.rewards.exchange import Exchange, Reply
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.backends.rewards.under_way import UnderWay
@@ -177,12 +179,10 @@ def error_of(error: ClientError, where: PlatformUrl) -> PlatformFault | ConfigEr
 
 
 def _retry_after(answered: Mapping[str, Any]) -> float | None:
-    """Seconds, of the header Retry-After (a number here), which boto3 also tells by name."""
+    """Seconds, of the header Retry-After, which boto3 also tells by name."""
     headers = answered.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    try:
-        return float(answered.get("retryAfterSeconds") or headers["retry-after"])
-    except (KeyError, ValueError):
-        return None
+    value = answered.get("retryAfterSeconds") or headers.get("retry-after")
+    return asked_wait(None if value is None else str(value), now=time.time())
 
 
 def _failed(payload: bytes, shown: str) -> bytes:

@@ -73,9 +73,9 @@ class Exchange:
         """Send and receive once.
 
         Raises:
-            PlatformFault: `UNAVAILABLE` without a connection, `CRASHED` for one that is lost when
-                the request was sent, `REFUSED` for a forbidden address, `GARBLED` for an answer
-                that is too large.
+            PlatformFault: `UNAVAILABLE` without a connection, `LOST` for one that is closed
+                without an answer, `CRASHED` in the midst of one, `REFUSED` for a forbidden address,
+                `GARBLED` for an answer that is too large.
         """
         free = (one for one in self._clients if one.calls < one.size)
         client = next(free, None) or min(self._clients, key=lambda one: one.calls)
@@ -116,15 +116,19 @@ class Exchange:
             headers={"accept-encoding": "identity", **headers},
             extensions={"trace": self._check_peer},
         )
+        answers = False
         try:
             response = await client.send(request, stream=True)
+            answers = True
             try:
                 content = await self._read(response)
             finally:
                 await response.aclose()
         except (httpx2.ReadError, httpx2.RemoteProtocolError) as error:
+            when = "in the midst of an answer" if answers else "without an answer"
             raise PlatformFault(
-                Fault.CRASHED, f"{self._shown}: the connection was lost in mid-call ({_of(error)})"
+                Fault.CRASHED if answers else Fault.LOST,
+                f"{self._shown}: the connection was closed {when} ({_of(error)})",
             ) from error
         except httpx2.TransportError as error:
             raise PlatformFault(

@@ -10,10 +10,10 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from rollart.backends.rewards.addresses import is_loopback
+from rollart.backends.rewards.asked_wait import asked_wait
 from rollart.backends.rewards.exchange import Exchange, Reply
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.backends.rewards.under_way import UnderWay
@@ -40,7 +40,7 @@ class HttpPlatform:
     Args:
         where: of scheme http or https.
         connections: at most, which is also how many calls are under way at once.
-        allow_hosts: the job's allow-list, for what a name resolves to.
+        allow_hosts: see `addresses.allowed_hosts`, for what a name resolves to.
         token: source of the bearer token; by default what ``?auth=`` of the URL says.
 
     Raises:
@@ -128,7 +128,7 @@ def answer_of(reply: Reply, where: PlatformUrl, *, token: str, now: float) -> by
     raise PlatformFault(
         fault,
         f"{shown}: answered {status}{said}",
-        retry_after_s=retry_after(reply.headers.get("retry-after"), now=now),
+        retry_after_s=asked_wait(reply.headers.get("retry-after"), now=now),
     )
 
 
@@ -138,22 +138,6 @@ _FAULTS: Mapping[int, Fault] = {
     429: Fault.THROTTLED,
     504: Fault.TIMEOUT,
 }
-
-
-def retry_after(value: str | None, *, now: float) -> float | None:
-    """Seconds that a Retry-After asks for, as seconds or as a date (RFC 9110, 10.2.3).
-
-    None where it asks for nothing, or for nothing that can be read.
-    """
-    if value is None:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 class GoogleToken:

@@ -12,22 +12,35 @@ from rollart.core.errors import RollartError
 
 
 class Fault(StrEnum):
-    """Why a try gave no answer."""
+    """Why a try gave no answer.
+
+    LOST is a connection that was closed before a byte of an answer: by a function that took its
+    server with it, or by a load balancer with nothing behind it. FOREIGN is an answer that is not
+    of our wire, such as a proxy's page; GARBLED one that cannot be this call's answer.
+    """
 
     TIMEOUT = "timeout"
     THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"
     CRASHED = "crashed"
+    LOST = "lost"
+    FOREIGN = "foreign"
     TOO_LARGE = "too_large"
     REFUSED = "refused"
     GARBLED = "garbled"
 
 
-RETRIED = frozenset({Fault.TIMEOUT, Fault.THROTTLED, Fault.UNAVAILABLE, Fault.CRASHED})
+UNANSWERED = frozenset({Fault.LOST, Fault.FOREIGN})
+"""Faults that are the platform's while it answers nobody, and the call's own while it does."""
+
+DOWN = frozenset({Fault.TIMEOUT, Fault.UNAVAILABLE}) | UNANSWERED
+"""Faults that a platform which is gone gives every call."""
+
+RETRIED = DOWN | {Fault.THROTTLED, Fault.CRASHED}
 """Faults that another try may mend: time-outs, 429, 5xx, an instance that died; never other 4xx."""
 
-DOWN = frozenset({Fault.TIMEOUT, Fault.UNAVAILABLE})
-"""Faults that say something about the platform and not about one call."""
+ALIVE = frozenset({Fault.THROTTLED, Fault.CRASHED, Fault.REFUSED})
+"""Faults that only a platform which is there gives. The others say neither."""
 
 
 class PlatformFault(RollartError):

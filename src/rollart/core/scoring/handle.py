@@ -25,6 +25,7 @@ from rollart.core.scoring.wire import (
     Garbled,
     Reference,
     Request,
+    bounded,
     decode_request,
     encode_answer,
 )
@@ -83,9 +84,9 @@ class Handler:
                 began = time.monotonic()
                 verdict = self._score(document)
         except Garbled as garbled:
-            error = str(garbled)
+            error = _words(garbled)
         except BaseException as raised:  # also sys.exit() in user code: it costs one call only
-            error = f"{type(raised).__name__}: {raised}"
+            error = f"{type(raised).__name__}: {_words(raised)}"
         return encode_answer(
             Answer(
                 key=key,
@@ -115,6 +116,14 @@ class Handler:
             return TrajectoryDocument.from_json(request.trajectory)
         data = _fetched(request.reference, self._store)
         return TrajectoryDocument.from_json(json.loads(data))
+
+
+def _words(raised: BaseException) -> str:
+    """What it says, bounded; what says it is user code, too."""
+    try:
+        return bounded(str(raised))
+    except BaseException as another:
+        return f"its words cannot be had, that raises {type(another).__name__}"
 
 
 async def _awaited(value: Any) -> Any:

@@ -6,7 +6,7 @@ status, a header) cannot turn an error into a verdict. NaN and infinities are no
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from rollart.core.scoring.verdict import Verdict, verdict_from_json, verdict_to_json
@@ -14,9 +14,17 @@ from rollart.core.scoring.verdict import Verdict, verdict_from_json, verdict_to_
 WIRE_VERSION = 1
 CONTENT_TYPE = "application/json"
 
+MOST_TEXT = 2_000  # characters of an answer's error, reason and names; more is cut off
+MOST_COMPONENTS = 64  # of a verdict
+MOST_NAME = 100  # characters of a component's name
+
 
 class Garbled(ValueError):
     """Bytes that are no request or answer of this wire; the message says what is wrong."""
+
+
+class Foreign(Garbled):
+    """Bytes that have nothing of this wire: no JSON, no such object, or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +122,7 @@ def decode_request(body: bytes | str) -> Request:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """An answer of finite numbers; see `as_verdict`."""
+    """An answer of finite numbers; see `as_verdict`. Texts are `bounded`."""
     plain: dict[str, Any] = {
         "rollart": WIRE_VERSION,
         "key": answer.key,
@@ -125,35 +133,66 @@ def encode_answer(answer: Answer) -> bytes:
         "seconds": answer.seconds,
     }
     if answer.error:
-        plain["error"] = answer.error
+        plain["error"] = bounded(answer.error)
     elif answer.verdict is not None:
-        plain["verdict"] = verdict_to_json(answer.verdict)
+        plain["verdict"] = verdict_to_json(_with_bounds(answer.verdict))
     return _dumped(plain)
 
 
 def decode_answer(body: bytes | str) -> Answer:
-    """Raises `Garbled`; an answer with a verdict that is none has an error instead."""
+    """Raises `Garbled`; an answer with a verdict that is none has an error instead.
+
+    Texts are `bounded`, but for the key, and components are few: a stranger wrote them, and they go
+    into events and reports.
+    """
     table = _loaded(body, "answer")
     verdict: Verdict | None = None
-    error = str(table.get("error") or "")
+    error = bounded(str(table.get("error") or ""))
     if not error and "verdict" in table:
         try:
-            verdict = verdict_from_json(table["verdict"])
+            verdict = _few_components(_with_bounds(verdict_from_json(table["verdict"])))
         except (TypeError, ValueError) as wrong:
-            error = str(wrong)
+            error = bounded(str(wrong))
     try:
         return Answer(
             key=str(table.get("key", "")),
-            function=str(table.get("function", "")),
-            version=str(table.get("version", "")),
-            instance=str(table.get("instance", "")),
+            function=bounded(str(table.get("function", ""))),
+            version=bounded(str(table.get("version", ""))),
+            instance=bounded(str(table.get("instance", ""))),
             cold=bool(table.get("cold", False)),
             seconds=float(table.get("seconds", 0.0)),
             verdict=verdict,
             error=error,
         )
     except (TypeError, ValueError, OverflowError) as wrong:
-        raise Garbled(f"an answer with {wrong}") from wrong
+        raise Garbled(bounded(f"an answer with {wrong}")) from wrong
+
+
+def bounded(text: str) -> str:
+    """A text of at most `MOST_TEXT` characters, and none of them half a one."""
+    if len(text) > MOST_TEXT:
+        text = f"{text[: MOST_TEXT - 1]}…"
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _with_bounds(verdict: Verdict) -> Verdict:
+    names = tuple((bounded(name), number) for name, number in verdict.components)
+    return replace(verdict, reason=bounded(verdict.reason), components=names)
+
+
+def _few_components(verdict: Verdict) -> Verdict:
+    """The same. Raises `ValueError` for what no report could show."""
+    if len(verdict.components) > MOST_COMPONENTS:
+        raise ValueError(
+            f"a verdict with {len(verdict.components)} components; at most {MOST_COMPONENTS}"
+        )
+    for name, _ in verdict.components:
+        if len(name) > MOST_NAME:
+            raise ValueError(
+                f"a verdict's component with a name of {len(name)} characters or more "
+                f"({name[:40]!r}…); at most {MOST_NAME}"
+            )
+    return verdict
 
 
 def _dumped(plain: Mapping[str, Any]) -> bytes:
@@ -170,9 +209,10 @@ def _loaded(body: bytes | str, what: str) -> Mapping[str, Any]:
         table = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         shown = body[:80]
-        raise Garbled(f"{what} is no JSON ({error}): {shown!r}") from error
+        kind = Garbled if isinstance(error, Garbled) else Foreign  # a NaN is some function's own
+        raise kind(f"{what} is no JSON ({error}): {shown!r}") from error
     if not isinstance(table, Mapping) or cast("Mapping[str, Any]", table).get("rollart") != 1:
-        raise Garbled(
+        raise Foreign(
             f"{what} is not of this wire, version {WIRE_VERSION}: {body[:80]!r}; is another "
             "function deployed there?"
         )
@@ -180,4 +220,4 @@ def _loaded(body: bytes | str, what: str) -> Mapping[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise Garbled(f"{name} is no number")

@@ -125,7 +125,7 @@ class Judged:
         self.went_on |= name in self.final  # raised here, it would be a platform's own fault
         n -= 40 if self.case.hedge else 0
         act = self.case.acts[n] if n < len(self.case.acts) else ANSWERS
-        lasting = act.fault in ("refused", "too_large", "garbled") or act.error or act.data
+        lasting = act.fault in ("refused", "too_large", "garbled") or act.error
         if act.key == request.key:
             act = replace(act, score=None)
         alone = [NAMES[call[0]] for call in self.case.calls].count(name) == 1
@@ -216,13 +216,13 @@ class GivesZeroForNone(Caller):
 
 
 class WaitsForNoPlace(Caller):
-    async def _placed(self, place: Place) -> None:
+    async def _placed(self, place: Place, call: Call) -> None:
         await asyncio.sleep(0)
 
 
 class KeepsItsPlace(Caller):
-    async def _placed(self, place: Place) -> None:
-        await super()._placed(place)
+    async def _placed(self, place: Place, call: Call) -> None:
+        await super()._placed(place, call)
         self._limiter.free -= 1
 
 

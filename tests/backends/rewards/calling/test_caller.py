@@ -90,6 +90,45 @@ def test_a_crash_is_tried_again_twice_and_no_more(rig: Any) -> None:
     run_virtual(main)
 
 
+def lost_once(n: int, time: float, request: Request) -> Act:
+    """One trajectory takes its server with it; the others are answered."""
+    return Act(seconds=0.01, fault="lost") if request.key.startswith("poison") else ANSWERS
+
+
+def test_no_answer_is_the_calls_own_crash_while_others_are_answered(rig: Any) -> None:
+    async def main() -> None:
+        for fault in ("lost", "foreign"):
+            poisoned = Act(seconds=0.01, fault=fault)
+            made = rig(
+                lambda n, time, request, act=poisoned: (
+                    act if request.key.startswith("poison") else ANSWERS
+                )
+            )
+            call = asyncio.ensure_future(made.score("poison"))
+            while not call.done():
+                assert (await made.score(f"good-{now()}", value=0.5)).verdict.score == 0.5
+                await asyncio.sleep(0.01)
+            outcome = await call
+            assert outcome.verdict.failure is FailureKind.REWARD_ERROR
+            assert "3 of its tries had no answer" in outcome.verdict.reason
+            assert outcome.tries == 3
+            assert made.states == []
+
+    run_virtual(main)
+
+
+def test_a_call_alone_that_takes_its_server_with_it_is_told_by_the_servers_health(rig: Any) -> None:
+    async def main() -> None:
+        made = rig(lost_once, breaker_failures=5)
+        outcome = await made.score("poison")
+        assert outcome.verdict.failure is FailureKind.REWARD_ERROR
+        assert outcome.tries == 6  # five cast doubt on the platform; its health is well
+        assert len(made.platform.health_times) == 1
+        assert made.states == []
+
+    run_virtual(main)
+
+
 def test_503_until_the_deadline_is_a_timeout_that_names_the_last_fault(rig: Any) -> None:
     async def main() -> None:
         made = rig(lambda n, time, request: UNAVAILABLE, breaker_failures=1000)
@@ -134,6 +173,43 @@ def test_a_retry_after_beyond_the_deadline_ends_the_call_at_once(rig: Any) -> No
         assert other.verdict.failure is FailureKind.REWARD_TIMEOUT
         assert made.requests == 1
         assert now() == 0
+
+    run_virtual(main)
+
+
+def test_with_a_fallback_a_pause_beyond_the_deadline_is_not_waited_for(rig: Any) -> None:
+    async def main() -> None:
+        other = rig(url="local://reward:score")
+        made = rig(
+            lambda n, time, request: (
+                Act(seconds=1.0, fault="throttled", retry_after_s=60.0) if n == 0 else ANSWERS
+            ),
+            concurrency=1,
+            fallback=other.caller,
+        )
+        calls = (made.score(name, seconds=30.0, value=0.5) for name in ("first", "queued"))
+        for outcome in await asyncio.gather(*calls):
+            assert outcome.verdict.score == 0.5
+            assert outcome.served_by == "local://reward:score"
+        assert now() == 1.0  # who waited for a place has gone, too
+        assert (await made.score("next", seconds=30.0)).served_by == "local://reward:score"
+        patient = await made.score("patient", seconds=90.0)
+        assert patient.served_by == "http://here/score"
+        assert now() == 61.0
+        assert made.states == []  # it is not down
+
+    run_virtual(main)
+
+
+def test_calls_after_a_pause_are_served_and_who_waited_for_a_place_hears_of_it(rig: Any) -> None:
+    async def main() -> None:
+        made = rig(in_turn(Act(seconds=1.0, fault="throttled", retry_after_s=300.0)), concurrency=1)
+        calls = (made.score(name, seconds=30.0) for name in ("first", "queued"))
+        first, queued = await asyncio.gather(*calls)
+        assert "asks to wait 300 s" in first.verdict.reason
+        assert "the platform asks all its callers to wait" in queued.verdict.reason
+        await asyncio.sleep(301.0 - now())
+        assert (await made.score("after", seconds=1.0, value=0.5)).verdict.score == 0.5
 
     run_virtual(main)
 
@@ -259,6 +335,10 @@ def test_an_answer_of_another_version_is_refused(rig: Any) -> None:
         outcome = await made.score()
         assert outcome.verdict.failure is FailureKind.REWARD_ERROR
         assert "feedfeedfeedfeed" in outcome.verdict.reason
+        none = b'{"rollart": 1, "key": "t#0123456789abcdef", "function": "m:f", "verdict": 1}'
+        outcome = await rig(lambda n, time, request: Act(data=none)).score()
+        assert outcome.verdict.failure is FailureKind.REWARD_ERROR
+        assert "without version" in outcome.verdict.reason
         any_version = rig(lambda n, time, request: Act(version="feed"), function_version=None)
         assert (await any_version.score(value=0.5)).verdict.score == 0.5
 
@@ -279,6 +359,7 @@ def test_an_answer_with_neither_verdict_nor_error_is_no_zero(rig: Any) -> None:
 def test_a_function_that_gives_no_verdict_is_taken_at_its_word(rig: Any) -> None:
     wire = (
         b'{"rollart": 1, "key": "t#0123456789abcdef", "function": "m:f", '
+        b'"version": "0123456789abcdef", '
         b'"verdict": {"score": null, "reason": "the judge is undecided"}}'
     )
 

@@ -70,17 +70,46 @@ def test_a_try_waits_above_the_functions_own_limit_and_never_beyond_the_call() -
     assert try_s(5.0, 4.0) == 5.0
 
 
-def test_a_breaker_opens_after_faults_in_a_row_and_any_sign_of_life_closes_it() -> None:
+def test_a_breaker_opens_after_faults_of_calls_in_a_row_and_any_sign_of_life_closes_it() -> None:
     breaker = Breaker(3)
-    assert not breaker.failed(1.0)
-    assert not breaker.failed(2.0)
+    assert not breaker.failed("a", 1.0)
+    assert not breaker.failed("b", 2.0)
     assert breaker.lives(2.5) is None
-    assert [breaker.failed(t) for t in (3.0, 4.0, 5.0, 6.0)] == [False, False, True, False]
+    opened = [breaker.failed(key, time) for key, time in zip("cdef", (3, 4, 5, 6), strict=True)]
+    assert opened == [False, False, True, False]
     assert breaker.is_down
     assert breaker.lives(9.0) == 4.0
     assert not breaker.is_down
     assert breaker.lives(9.0) is None
-    assert not breaker.failed(10.0)
+    assert not breaker.failed("g", 10.0)
+
+
+def test_faults_of_too_few_calls_cast_doubt_and_its_health_decides() -> None:
+    breaker = Breaker(3)
+    assert not breaker.silent(0.0)  # nobody doubted it
+    assert [breaker.failed("a", float(time)) for time in range(9)] == [False] * 9
+    assert breaker.in_doubt
+    assert not breaker.is_down
+    assert breaker.silent(9.0)
+    assert breaker.is_down
+    assert not breaker.in_doubt
+    assert not breaker.silent(10.0)
+    assert breaker.lives(11.0) == 2.0
+    assert not breaker.failed("a", 12.0)
+    assert not breaker.in_doubt
+
+
+def test_no_answer_is_a_calls_own_doing_only_if_the_platform_lived_meanwhile() -> None:
+    lost = PlatformFault(Fault.LOST, "closed")
+    alone = Retries("key")
+    for _ in range(20):
+        alone.pause_s(lost, 1e9, signs=7)
+    alone.was_down()
+    for _ in range(3):
+        alone.pause_s(lost, 1e9, signs=9)
+    with pytest.raises(GiveUp, match="4 of its tries had no answer") as caught:
+        alone.pause_s(lost, 1e9, signs=10)
+    assert not caught.value.late
 
 
 def test_hedges_wait_for_the_95th_percentile_and_are_one_call_in_twenty() -> None:
@@ -145,17 +174,27 @@ def test_an_answer_is_ours_by_key_and_version_and_has_something_to_say() -> None
     good = answer(verdict=Verdict(score=0.5))
     assert score_answer(good, key="k", version="v").verdict == Verdict(score=0.5)
     assert score_answer(good, key="k", version=None).verdict == Verdict(score=0.5)
-    for data, key, version in (
-        (good, "other", "v"),
-        (good, "k", "w"),
-        (answer(), "k", "v"),
-        (b"<html>", "k", "v"),
-        (b"{}", "k", "v"),
-        (good[:-2], "k", "v"),
+    unversioned = answer(version="", verdict=Verdict(score=0.5))
+    assert score_answer(unversioned, key="k", version=None).verdict == Verdict(score=0.5)
+    for data, key, version, fault in (
+        (good, "other", "v", Fault.GARBLED),
+        (good, "k", "w", Fault.GARBLED),
+        (unversioned, "k", "v", Fault.GARBLED),
+        (answer(version="w", error="of another"), "k", "v", Fault.GARBLED),
+        (answer(), "k", "v", Fault.GARBLED),
+        (b'{"rollart": 1, "key": "k", "verdict": NaN}', "k", "v", Fault.GARBLED),
+        (b"<html>", "k", "v", Fault.FOREIGN),
+        (b"{}", "k", "v", Fault.FOREIGN),
+        (good[:-2], "k", "v", Fault.FOREIGN),
     ):
         with pytest.raises(PlatformFault) as caught:
             score_answer(data, key=key, version=version)
-        assert caught.value.fault is Fault.GARBLED
+        assert caught.value.fault is fault
+    said = score_answer(answer(version="", error="from before it"), key="k", version="v")
+    assert said.error == "from before it"
+    with pytest.raises(PlatformFault) as caught:
+        own_answer(answer(key="x" * 100_000), key="k")
+    assert len(str(caught.value)) < 3_000
     with pytest.raises(PlatformFault, match="what it could not read"):
         own_answer(answer(key="", error="what it could not read"), key="k")
 

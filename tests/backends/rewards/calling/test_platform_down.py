@@ -177,12 +177,14 @@ def test_one_health_call_at_a_time_is_asked_and_calls_go_on_when_it_is_answered(
         made = rig(
             lambda n, time, request: GONE if n < 3 else ANSWERS, health=health, breaker_failures=3
         )
-        assert (await made.score(seconds=600.0, value=0.5)).verdict.score == 0.5
+        for outcome in await arrivals(made, 3, 0.0, 600.0):
+            assert outcome.verdict.score is not None
         # Each try at its health takes breaker_s to time out, and as long lies between.
         assert len(made.platform.health_times) == 6
         went_down = made.platform.seen.times[2] + GONE.seconds
         assert made.states[-1].down_s == now() - went_down
-        assert made.platform.seen.most == 1
+        gaps = [after - before for before, after in pairwise(made.platform.health_times)]
+        assert gaps == pytest.approx([20.0] * 5)
 
     run_virtual(main)
 
@@ -209,11 +211,112 @@ def test_who_waited_longest_is_served_first(rig: Any) -> None:
 def test_a_platform_that_fails_again_at_once_is_down_again(rig: Any) -> None:
     async def main() -> None:
         made = rig(lambda n, time, request: GONE if time < 60 else ANSWERS, breaker_failures=2)
-        outcome = await made.score(seconds=200.0, value=0.5)  # its health is well all the time
-        assert outcome.verdict.score == 0.5
+        for outcome in await arrivals(made, 2, 0.0, 200.0):  # its health is well all the time
+            assert outcome.verdict.score is not None
         assert [state.down for state in made.states] == [True, False] * (len(made.states) // 2)
         assert len(made.states) >= 6
         await made.caller.close()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("act", [Act(seconds=0.01, fault="lost"), Act(data=b"<h1>Back soon</h1>")])
+def test_who_answers_nobody_is_down_and_costs_no_verdict(rig: Any, act: Act) -> None:
+    """A load balancer with nothing behind it; a proxy's page beside a status 200."""
+
+    async def main() -> None:
+        made = rig(
+            lambda n, time, request: act if time < 20 else ANSWERS,
+            health=lambda time: act if time < 20 else ANSWERS,
+        )
+        for outcome in await arrivals(made, 12, 0.01, 30.0):
+            assert outcome.verdict.score is not None
+        assert [state.down for state in made.states] == [True, False]
+        assert made.requests < 40
+        other = rig(url="local://reward:score")
+        made = rig(lambda n, time, request: act, health=lambda time: act, fallback=other.caller)
+        for outcome in await arrivals(made, 12, 0.0, 30.0):
+            assert outcome.served_by == "local://reward:score"
+        await made.caller.close()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "lost", "foreign", "timeout"])
+def test_one_poisoned_trajectory_takes_nothing_down(rig: Any, fault: str) -> None:
+    """Behind `rollart rewards serve`, a crash is a 502 for its own client."""
+
+    def play(n: int, time: float, request: Request) -> Act:
+        poison = request.key.startswith("poison")
+        return Act(seconds=0.01, fault=fault) if poison else Act(seconds=0.5)
+
+    async def main() -> None:
+        made = rig(play)
+        poisoned = asyncio.ensure_future(made.score("poison", 20.0))
+        await asyncio.sleep(15.0)  # nobody else calls, so that nothing but its health can tell
+        for outcome in await arrivals(made, 20, 0.1, 5.0):
+            assert outcome.verdict.score is not None
+        assert (await poisoned).verdict.score is None
+        assert made.states == []
+        assert len(made.platform.health_times) >= 1
+        await made.caller.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main)
+
+
+def test_one_call_alone_finds_out_that_its_platform_is_gone(rig: Any) -> None:
+    async def main() -> None:
+        other = rig(url="local://reward:score")
+        made = rig(lambda *_: GONE, health=lambda time: GONE, fallback=other.caller)
+        outcome = await made.score(seconds=30.0, value=0.5)
+        assert (outcome.verdict.score, outcome.served_by) == (0.5, "local://reward:score")
+        assert [state.down for state in made.states] == [True]
+        await made.caller.close()
+
+    run_virtual(main)
+
+
+def test_a_platform_in_doubt_that_is_busy_or_paused_is_not_taken_for_silent(rig: Any) -> None:
+    def play(n: int, time: float, request: Request) -> Act:
+        if request.key.startswith("slow"):
+            return Act(seconds=50.0)
+        return Act(fault="unavailable", retry_after_s=15.0 if n == 8 else None)
+
+    async def main() -> None:
+        made = rig(play, concurrency=2)
+        slow = asyncio.ensure_future(made.score("slow", 100.0))
+        poisoned = asyncio.ensure_future(made.score("poison", 55.0))
+        await asyncio.wait((slow, poisoned))
+        assert (await slow).verdict.score is not None
+        assert made.states == []
+        await made.caller.close()
+
+    run_virtual(main)
+
+
+def test_whoever_cannot_be_told_stops_neither_calls_nor_the_probe(rig: Any) -> None:
+    heard: list[Any] = []
+
+    class Deaf(Caller):
+        """Whom it tells is gone."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            def raises(state: object) -> None:
+                heard.append((state, self._probing is not None))
+                raise BrokenPipeError("nobody listens")
+
+            super().__init__(*args, **{**kwargs, "on_state": raises})
+
+    async def main() -> None:
+        lost: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: lost.append(told))
+        play, health = gone_until(30.0)
+        made = rig(play, health=health, kind=Deaf)
+        for outcome in await arrivals(made, 12, 0.0, 100.0):
+            assert outcome.verdict.score is not None
+        assert [(state.down, probing) for state, probing in heard] == [(True, True), (False, True)]
+        assert [type(told["exception"]) for told in lost] == [BrokenPipeError] * 2
 
     run_virtual(main)
 

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollart.backends.rewards.calling.references import References
+from rollart.backends.rewards.calling.references import THREADS, References
 from rollart.backends.rewards.platform import Fault, PlatformFault
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.scoring.handle import Handler
@@ -175,6 +177,61 @@ def test_a_write_given_up_is_not_taken_for_a_whole_document() -> None:
         assert objects.held == {}
 
     run_virtual(main)
+
+
+def test_a_store_that_hangs_is_unavailable_in_time_and_what_it_writes_late_is_removed() -> None:
+    async def main() -> None:
+        objects = MemoryObjects(write_s=100.0)
+        store = References("s3://bucket", objects=objects, seconds=60.0)
+        with pytest.raises(PlatformFault, match="not written within 60 s") as caught:
+            await store.put(b"document")
+        assert caught.value.fault is Fault.UNAVAILABLE
+        assert asyncio.get_running_loop().time() == 60.0
+        await store.close()
+        assert asyncio.get_running_loop().time() == 100.0
+        assert objects.held == {}
+        await store.close()
+
+    run_virtual(main)
+
+
+def test_close_does_not_wait_for_a_store_that_hangs_for_good() -> None:
+    async def main() -> None:
+        store = References("s3://bucket", objects=MemoryObjects(write_s=1e9), seconds=5.0)
+        with pytest.raises(PlatformFault):
+            await store.put(b"document")
+        await store.close()
+        assert asyncio.get_running_loop().time() == 10.0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main)
+
+
+def test_names_are_resolved_while_every_thread_of_the_store_hangs(tmp_path: Path) -> None:
+    """Names are resolved in the loop's own threads. A pipe that nobody reads hangs its writer."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        few = ThreadPoolExecutor(1)
+        loop.set_default_executor(few)
+        store = References(tmp_path.as_uri())
+        data = [b"%d" % i for i in range(2 * THREADS)]
+        pipes = [tmp_path / f"{hashlib.sha256(one).hexdigest()}.json" for one in data]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        puts = [asyncio.ensure_future(store.put(one)) for one in data]
+        await asyncio.sleep(0.2)
+        assert not any(put.done() for put in puts)
+        async with asyncio.timeout(5.0):
+            assert await loop.getaddrinfo("localhost", 80)
+        readers = [os.open(pipe, os.O_RDWR) for pipe in pipes]
+        for reference in await asyncio.gather(*puts):
+            store.drop(reference)
+        await store.close()
+        for reader in readers:
+            os.close(reader)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])

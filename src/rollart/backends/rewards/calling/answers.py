@@ -12,30 +12,37 @@ from typing import Any
 from rollart.backends.rewards.platform import Fault, PlatformFault
 from rollart.core.errors import FailureKind
 from rollart.core.scoring.verdict import Verdict
-from rollart.core.scoring.wire import Answer, Garbled, decode_answer
+from rollart.core.scoring.wire import Answer, Foreign, Garbled, bounded, decode_answer
 
 
 def own_answer(data: bytes, *, key: str) -> Answer:
     """The answer to the call of `key`. Raises `PlatformFault`."""
     try:
         answer = decode_answer(data)
+    except Foreign as error:
+        raise PlatformFault(Fault.FOREIGN, str(error)) from error
     except Garbled as error:
         raise PlatformFault(Fault.GARBLED, str(error)) from error
     if answer.key != key:
         said = f": {answer.error}" if answer.error else ""
         raise PlatformFault(
-            Fault.GARBLED, f"asked for {key!r}, it answers for {answer.key!r}{said}"
+            Fault.GARBLED, f"asked for {key!r}, it answers for {bounded(answer.key)!r}{said}"
         )
     return answer
 
 
 def score_answer(data: bytes, *, key: str, version: str | None) -> Answer:
-    """As `own_answer`, with a verdict or an error. `version` None takes any."""
+    """As `own_answer`, with a verdict or an error. `version` None takes any.
+
+    An error may come without a version: what stands before a function does not know it.
+    """
     answer = own_answer(data, key=key)
-    if version is not None and answer.version not in (version, ""):
+    unversioned_error = bool(answer.error) and not answer.version
+    if version is not None and answer.version != version and not unversioned_error:
+        answered = f"version {answer.version}" if answer.version else "an answer without version"
         raise PlatformFault(
             Fault.GARBLED,
-            f"version {answer.version} of {answer.function} answered, version {version} was asked; "
+            f"{answered} of {answer.function or 'a function'} came, version {version} was asked; "
             "what is deployed was changed during the run",
         )
     if answer.verdict is None and not answer.error:

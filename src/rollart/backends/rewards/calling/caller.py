@@ -29,8 +29,8 @@ from rollart.backends.rewards.calling.records import (
 )
 from rollart.backends.rewards.calling.references import References
 from rollart.backends.rewards.calling.remembered import Remembered
-from rollart.backends.rewards.calling.retries import GiveUp, try_s
-from rollart.backends.rewards.platform import DOWN, Fault, Platform, PlatformFault
+from rollart.backends.rewards.calling.retries import LEAST_S, GiveUp, try_s
+from rollart.backends.rewards.platform import ALIVE, DOWN, Fault, Platform, PlatformFault
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.scoring.wire import Answer, Request, encode_request
 
@@ -45,7 +45,7 @@ class Caller:
         function_version: that has to answer; None takes any.
         limiter: of the platform (`platform.limits.name`), shared by all functions on it.
         store: for documents above the platform's limit; shared, and closed by who made it.
-        fallback: asked while the platform is down.
+        fallback: asked while the platform is down, and by calls that it asks to wait too long.
         on_state: is told when the platform goes down and when it is up again.
     """
 
@@ -71,6 +71,7 @@ class Caller:
         self._fallback = fallback
         self._on_state = on_state
         self._breaker = Breaker(settings.breaker_failures)
+        self._signs = 0  # of life that the platform has given
         self._hedges = Hedges()
         self._remembered = Remembered()
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,7 +136,7 @@ class Caller:
             await self._fallback.close()
 
     async def _run(self, call: Call, identity: str) -> Outcome:
-        """The call from here to its end, at the fallback if the platform is down."""
+        """The call from here to its end, at the fallback if the platform cannot take it."""
         outcome: Outcome | None
         try:
             async with asyncio.timeout_at(call.deadline) as scope:
@@ -167,25 +168,43 @@ class Caller:
     async def _until_final(self, call: Call) -> Outcome | None:
         """How it ended; None when it is for the fallback. Raises `GiveUp`."""
         while True:
+            if self._is_for_fallback(call):
+                return None
             if self._breaker.is_down:
-                if self._fallback is not None:
-                    return None
                 await asyncio.wait((self._turn,))  # who came first is served first
+                call.retries.was_down()
                 continue
             try:
                 answer = await self._try(call)
             except PlatformFault as fault:
                 call.fault = fault
-                await asyncio.sleep(call.retries.pause_s(fault, call.left_s))
+                try:
+                    pause_s = call.retries.pause_s(fault, call.left_s, signs=self._signs)
+                except GiveUp as end:
+                    if end.late and self._is_for_fallback(call):
+                        return None
+                    raise
+                await asyncio.sleep(pause_s)
                 continue
             if answer is not None:
                 return call.answered(answer)
 
+    def _is_for_fallback(self, call: Call) -> bool:
+        """Whether there is one and the platform is down, or wants to rest for all that is left."""
+        if self._fallback is None:
+            return False
+        return self._breaker.is_down or self._pause_s() >= max(call.left_s - LEAST_S, LEAST_S)
+
+    def _pause_s(self) -> float:
+        """Seconds that the platform still wants no calls; below 0 for none."""
+        return self._limiter.paused_until - asyncio.get_running_loop().time()
+
     async def _try(self, call: Call) -> Answer | None:
-        """The answer; None when the platform went down before anything was sent."""
+        """The answer; None when the platform could not take it before anything was sent."""
         await call.prepare(self._platform.limits, self._store)
-        pause_s = self._limiter.paused_until - asyncio.get_running_loop().time()
-        if pause_s >= call.left_s:
+        if self._is_for_fallback(call):
+            return None
+        if (pause_s := self._pause_s()) >= call.left_s:
             last = "" if call.fault is None else f"; the last fault: {call.fault}"
             raise GiveUp(
                 f"the platform asks all its callers to wait {pause_s:.3g} s, and "
@@ -193,8 +212,8 @@ class Caller:
                 late=True,
             )
         with self._limiter.ask() as place:
-            await self._placed(place)
-            if self._breaker.is_down:
+            await self._placed(place, call)
+            if self._breaker.is_down or self._is_for_fallback(call):
                 return None
             began = asyncio.get_running_loop().time()
             try:
@@ -202,13 +221,13 @@ class Caller:
             finally:
                 call.spent_s += asyncio.get_running_loop().time() - began
 
-    async def _placed(self, place: Place) -> None:
-        """Wait for the place; with a fallback, no longer than the platform is up."""
+    async def _placed(self, place: Place, call: Call) -> None:
+        """Wait for the place; with a fallback, no longer than the platform will take the call."""
         if self._fallback is None:
             await place.granted
-        else:
-            either = (place.granted, self._turn)
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        while not (place.granted.done() or self._is_for_fallback(call)):
+            any_of = (place.granted, self._turn, self._limiter.next_pause)
+            await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
 
     async def _send_hedged(self, call: Call) -> Answer:
         delay_s = self._hedges.delay_s if self._settings.hedge else None
@@ -258,7 +277,7 @@ class Caller:
         except PlatformFault as fault:
             # A try that the call's own deadline cut short says nothing about the platform.
             whole_s = min(call.seconds / 2, limit_s or math.inf)
-            self._note(fault, full=seconds >= whole_s)
+            self._note(call.key, fault, full=seconds >= whole_s)
             raise
         except ConfigError as error:
             self._lives()
@@ -296,29 +315,43 @@ class Caller:
             raise PlatformFault(Fault.TIMEOUT, f"the answer came after {seconds:.3g} s")
         return data
 
-    def _note(self, fault: PlatformFault, *, full: bool) -> None:
-        if fault.fault not in DOWN:
+    def _note(self, key: str, fault: PlatformFault, *, full: bool) -> None:
+        """What a fault of the call of `key` says of the platform."""
+        if fault.fault in ALIVE:
             self._lives()
-        elif (full or fault.fault is not Fault.TIMEOUT) and self._breaker.failed(
-            asyncio.get_running_loop().time()
-        ):
-            self._goes_down(fault)
+        elif fault.fault in DOWN and (full or fault.fault is not Fault.TIMEOUT):
+            if self._breaker.failed(key, asyncio.get_running_loop().time()):
+                self._goes_down(fault)
+            elif self._breaker.in_doubt:
+                self._starts_probe()
 
     def _goes_down(self, fault: PlatformFault) -> None:
+        self._starts_probe()  # before all else: without it the platform would never be up again
         self._down_reason = f"{fault.fault}: {fault}"
         self._turns()
         fallback = "" if self._fallback is None else self._fallback.url
-        self._on_state(
+        self._tell(
             PlatformState(url=self.url, down=True, reason=self._down_reason, fallback=fallback)
         )
-        if not self._closed and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def _lives(self) -> None:
+        self._signs += 1
         down_s = self._breaker.lives(asyncio.get_running_loop().time())
         if down_s is not None:
             self._turns()
-            self._on_state(PlatformState(url=self.url, down=False, down_s=down_s))
+            self._tell(PlatformState(url=self.url, down=False, down_s=down_s))
+
+    def _tell(self, state: PlatformState) -> None:
+        """Whoever cannot be told must not cost a call its verdict, nor end the probe."""
+        try:
+            self._on_state(state)
+        except Exception as error:
+            told = {"message": f"{state} could not be told", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+
+    def _starts_probe(self) -> None:
+        if not self._closed and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def _turns(self) -> None:
         """The platform went down or came up: wake whoever waits for it."""
@@ -326,9 +359,11 @@ class Caller:
         turned.set_result(None)
 
     async def _probe(self) -> None:
-        """Ask a platform that is down for its health, one request at a time, until it is up."""
+        """Ask a platform for its health, one request at a time: if in doubt, and until it is up."""
         every_s, limit_s = self._settings.breaker_s, self._settings.function_s
         seconds = every_s if limit_s is None else max(every_s, try_s(math.inf, limit_s))
+        if self._breaker.in_doubt:
+            await self._probe_once(seconds)
         while self._breaker.is_down:
             await asyncio.wait((self._turn,), timeout=every_s)
             if self._breaker.is_down:
@@ -336,10 +371,15 @@ class Caller:
 
     async def _probe_once(self, seconds: float) -> None:
         try:
-            own_answer(await self._ask_health(Request(key=KEY), seconds), key=KEY)
+            with self._limiter.ask() as place:
+                await place.granted  # that it is busy, or asked for a pause, is no silence
+                data = await self._exchange(encode_request(Request(key=KEY)), KEY, seconds)
+            own_answer(data, key=KEY)
         except PlatformFault as fault:
-            if fault.fault in DOWN or fault.fault is Fault.GARBLED:
+            if fault.fault not in ALIVE:
                 self._down_reason = f"{fault.fault}: {fault}"
+                if self._breaker.silent(asyncio.get_running_loop().time()):
+                    self._goes_down(fault)
                 return
         except ConfigError:
             pass  # it lives; the calls that go there say what is wrong
@@ -349,6 +389,8 @@ class Caller:
         """What a call that ran out of time waited for."""
         if self._breaker.is_down:
             return f"the platform is down ({self._down_reason})"
+        if (pause_s := self._pause_s()) > 0:
+            return f"the platform asks all its callers to wait {pause_s:.3g} s more"
         if not call.tries and call.fault is None:
             return "it waited for its place; more at once is ?concurrency= and ?rate= in the URL"
         return ""

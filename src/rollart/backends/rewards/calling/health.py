@@ -59,7 +59,7 @@ async def check_health(
 
 
 def _unhealthy(url: str, fault: PlatformFault, tries: int) -> ConfigError:
-    if fault.fault is Fault.GARBLED:
+    if fault.fault in (Fault.FOREIGN, Fault.GARBLED):
         return ConfigError(
             f"{url}: answers, but is no reward function of this project ({fault}); deploy one "
             f"there: {_command(url, '')}, or correct the URL"

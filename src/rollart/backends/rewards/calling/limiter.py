@@ -54,6 +54,14 @@ class Limiter:
         self._queue: deque[Place] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.paused_until = float("-inf")
+        self._paused: asyncio.Future[None] | None = None
+
+    @property
+    def next_pause(self) -> asyncio.Future[None]:
+        """Done when the platform asks for a pause the next time; wait on it with others only."""
+        if self._paused is None:
+            self._paused = asyncio.get_running_loop().create_future()
+        return self._paused
 
     def ask(self) -> Place:
         """A place, perhaps later."""
@@ -74,6 +82,9 @@ class Limiter:
         """The platform asked for it: no call begins within `seconds`."""
         now = asyncio.get_running_loop().time()
         self.paused_until = max(self.paused_until, now + seconds)
+        if self._paused is not None:
+            paused, self._paused = self._paused, None
+            paused.set_result(None)
 
     def leave(self, place: Place) -> None:
         """Give a place back, or end the asking for it; a second time does nothing."""

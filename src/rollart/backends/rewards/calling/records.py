@@ -14,7 +14,7 @@ class CallSettings:
         function_s: seconds the function says a call may take; a try waits a little longer. None:
             a try may take all that is left of its call.
         hedge: send a second request when the first takes longer than 95 % of those before.
-        breaker_failures: faults in a row after which the platform counts as down.
+        breaker_failures: calls whose faults in a row take the platform down.
         breaker_s: seconds until a platform that is down is tried again.
     """
 

@@ -1,20 +1,29 @@
 """Documents too large to send: in a store that both sides reach, while their call lasts.
 
 Invariant: an object's name is the hash of its content, it is whole before anybody is told of it,
-and it is removed when the last call that needs it has ended. Files and sockets are used in threads.
+and it is removed when the last call that needs it has ended. Files and sockets are used in threads
+of the store's own, since a store that hangs must not take those in which names are resolved; who
+puts or closes waits for them no longer than `STORE_S`.
 """
 
 import asyncio
 import hashlib
 import urllib.parse
 import urllib.request
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 from rollart.backends.rewards.platform import Fault, PlatformFault
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.wire import Reference
+
+STORE_S = 60.0
+"""Seconds that writing one document may take."""
+
+THREADS = 8
+"""Documents written or removed at once, of one store."""
 
 
 class Objects(Protocol):
@@ -38,34 +47,45 @@ class _Held:
 class References:
     """Documents in the folder at `store_url`.
 
+    Args:
+        seconds: that a document may take to be written, and `close` to remove what is left.
+
     Raises `ConfigError` for a URL that no installed package serves.
     """
 
-    def __init__(self, store_url: str, *, objects: Objects | None = None) -> None:
+    def __init__(
+        self, store_url: str, *, objects: Objects | None = None, seconds: float = STORE_S
+    ) -> None:
         self._store = store_url.rstrip("/")
-        self._objects = _objects_at(store_url) if objects is None else objects
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+        self._objects = _objects_at(store_url, self._threads) if objects is None else objects
         self._held: dict[str, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def put(self, data: bytes) -> Reference:
         """Store a document; `drop` what comes back when its call has ended.
 
-        Raises `PlatformFault` of the kind UNAVAILABLE; what was begun is removed then.
+        Raises `PlatformFault` of the kind UNAVAILABLE; what was begun is removed then, once it
+        has come to its end.
         """
         digest = hashlib.sha256(data).hexdigest()
         reference = Reference(url=f"{self._store}/{digest}.json", size=len(data), sha256=digest)
         held = self._held.setdefault(reference.url, _Held())
         held.users += 1
         writing = self._begin(self._write(reference.url, held, data))
+        scope = asyncio.timeout(self._seconds)
         try:
-            await asyncio.shield(writing)  # a thread cannot be cancelled
+            async with scope:
+                await asyncio.shield(writing)  # a thread cannot be cancelled
         except asyncio.CancelledError:
             self.drop(reference)
             raise
         except Exception as error:
             self.drop(reference)
-            why = f"the store {self._store}: {type(error).__name__}: {error}"
-            raise PlatformFault(Fault.UNAVAILABLE, why) from error
+            late = f"a document was not written within {self._seconds:.3g} s"
+            why = late if scope.expired() else f"{type(error).__name__}: {error}"
+            raise PlatformFault(Fault.UNAVAILABLE, f"the store {self._store}: {why}") from error
         return reference
 
     def drop(self, reference: Reference) -> None:
@@ -76,9 +96,16 @@ class References:
             self._begin(self._remove(reference.url, held))
 
     async def close(self) -> None:
-        """Wait until all that was dropped is gone."""
-        while self._tasks:
+        """Wait until all that was dropped is gone; what the store does not take away stays."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
+        while self._tasks and loop.time() < deadline:
+            await asyncio.wait(self._tasks, timeout=deadline - loop.time())
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
             await asyncio.wait(self._tasks)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _write(self, url: str, held: _Held, data: bytes) -> None:
         async with held.lock:
@@ -109,10 +136,10 @@ class References:
             task.exception()  # told by `put`; what cannot be removed is left to the store
 
 
-def _objects_at(url: str) -> Objects:
+def _objects_at(url: str, threads: ThreadPoolExecutor) -> Objects:
     scheme = urllib.parse.urlsplit(url).scheme
     if scheme == "file":
-        return _Files()
+        return _InThreads(threads, write=_write_file, remove=_remove_file)
     try:
         import fsspec
 
@@ -124,34 +151,50 @@ def _objects_at(url: str) -> Objects:
             f"?store={url}: {error}; use file:///folder, or install what serves "
             f"{scheme or 'such'} URLs (fsspec, and s3fs for s3://)"
         ) from error
-    return _Remote()
+    return _InThreads(threads, write=_write_remote, remove=_remove_remote)
 
 
-class _Files:
-    """A folder of this machine, or one that is mounted on it."""
+class _InThreads:
+    """Objects by functions that block."""
 
-    async def write(self, url: str, data: bytes) -> None:
-        await asyncio.to_thread(self._write, _path(url), data)
-
-    async def remove(self, url: str) -> None:
-        await asyncio.to_thread(_path(url).unlink, missing_ok=True)
-
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-class _Remote:
-    """Whatever fsspec reaches, with credentials from the environment."""
+    def __init__(
+        self,
+        threads: ThreadPoolExecutor,
+        *,
+        write: Callable[[str, bytes], None],
+        remove: Callable[[str], None],
+    ) -> None:
+        self._threads = threads
+        self._write = write
+        self._remove = remove
 
     async def write(self, url: str, data: bytes) -> None:
-        files, path = _at(url)
-        await asyncio.to_thread(files.pipe_file, path, data)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._write, url, data)
 
     async def remove(self, url: str) -> None:
-        files, path = _at(url)
-        await asyncio.to_thread(files.rm_file, path)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._remove, url)
+
+
+def _write_file(url: str, data: bytes) -> None:
+    """In a folder of this machine, or one that is mounted on it."""
+    path = _path(url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _remove_file(url: str) -> None:
+    _path(url).unlink(missing_ok=True)
+
+
+def _write_remote(url: str, data: bytes) -> None:
+    """In whatever fsspec reaches, with credentials from the environment."""
+    files, path = _at(url)
+    files.pipe_file(path, data)
+
+
+def _remove_remote(url: str) -> None:
+    files, path = _at(url)
+    files.rm_file(path)
 
 
 def _at(url: str) -> tuple[Any, str]:

@@ -6,7 +6,7 @@ what it may not mend is tried once.
 
 import random
 
-from rollart.backends.rewards.platform import RETRIED, Fault, PlatformFault
+from rollart.backends.rewards.platform import RETRIED, UNANSWERED, Fault, PlatformFault
 from rollart.core.identity import derive_seed
 
 FIRST_S = 0.1  # bound of the first pause; it doubles with every try
@@ -31,9 +31,19 @@ class Retries:
         self._random = random.Random(derive_seed("retries", key))
         self._faults = 0
         self._crashes = 0
+        self.was_down()
 
-    def pause_s(self, fault: PlatformFault, left_s: float) -> float:
+    def was_down(self) -> None:
+        """The platform was down meanwhile, so that it had no answers was not the call's doing."""
+        self._unanswered = 0
+        self._signs_before = 0
+
+    def pause_s(self, fault: PlatformFault, left_s: float, *, signs: int = 0) -> float:
         """Seconds until the next try, of the `left_s` that the call has left.
+
+        Args:
+            signs: of life that the platform has given so far; with more of them than at its first
+                unanswered try, no answer is the call's own crash.
 
         Raises `GiveUp`.
         """
@@ -42,6 +52,15 @@ class Retries:
         self._crashes += fault.fault is Fault.CRASHED
         if self._crashes > CRASHES:
             raise GiveUp(f"it crashed {self._crashes} times; the last: {fault}", late=False)
+        if fault.fault in UNANSWERED:
+            self._signs_before = self._signs_before if self._unanswered else signs
+            self._unanswered += 1
+            if self._unanswered > CRASHES and signs > self._signs_before:
+                raise GiveUp(
+                    f"{self._unanswered} of its tries had no answer while the platform gave "
+                    f"others; the last: {fault.fault}: {fault}",
+                    late=False,
+                )
         asked_s = fault.retry_after_s or 0.0
         room_s = left_s - asked_s
         if room_s < LEAST_S:
