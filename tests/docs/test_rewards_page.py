@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollart.backends.rewards import alibaba_fc, aws_lambda, http
-from rollart.backends.rewards.urls import parse_url
+from rollart.backends.rewards.urls import KEYS, parse_url
 from rollart.cli.main import make_parser
 from rollart.core.config import DomainConfig
 from rollart.core.scoring.document import (
@@ -70,6 +70,15 @@ def test_the_job_of_the_page_names_places() -> None:
 def test_every_url_of_the_page_is_one(url: str) -> None:
     place = reward_place(url)
     assert parse_url(place.platform).scheme == url.partition("://")[0]
+
+
+def test_the_page_names_the_projects_own_keys_of_an_http_url() -> None:
+    own = PAGE[PAGE.index("own keys are") : PAGE.index("every other is")]
+    names = set(re.findall(r"`(\w+)`", own))
+    assert set(KEYS["https"]) < names
+    url = "https://h/x?" + "&".join(f"{name}=1" for name in sorted(names - {"auth"}))
+    assert "?" not in parse_url(reward_place(url).platform).target
+    assert parse_url(reward_place(f"{url}&theirs=1").platform).target.endswith("?theirs=1")
 
 
 def test_the_table_of_the_document_has_its_fields() -> None:

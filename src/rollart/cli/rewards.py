@@ -202,7 +202,8 @@ def _add_serve(own: "argparse._SubParsersAction[Any]") -> None:
         "serve",
         "serve a function over HTTP on this machine, for development",
         "Calls run in processes that are killed when they take too long. A host that others\n"
-        "reach needs a token in ROLLART_REWARD_TOKEN. Ctrl-C ends it.",
+        "reach needs a token in ROLLART_REWARD_TOKEN, which callers name in the URL with ?auth=.\n"
+        "Without a token only programs of this machine are answered. Ctrl-C ends it.",
     )
     _take_function(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -220,7 +221,8 @@ def _add_test(own: "argparse._SubParsersAction[Any]") -> None:
         "test",
         "send samples to a function at a URL and say how it went",
         "Reports latency, errors and version, and with --function whether its verdicts are those\n"
-        "of the function here. The code is 1 where one differs or a call gave no answer.",
+        "of the function here. What the URL says of calls, and ROLLART_REWARD_HOSTS, hold as in a\n"
+        "job. The code is 1 where one differs or a call gave no answer.",
     )
     test.add_argument("url", metavar="URL", help="as a job's reward, such as lambda://judge")
     test.add_argument(
