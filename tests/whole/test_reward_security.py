@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rollart.backends.rewards.addresses import HOSTS
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.events import Event
 from rollart.core.scoring.document import TrajectoryDocument
@@ -22,7 +23,6 @@ from rollart.core.types import Verdict
 from rollart.process.owner import live_processes
 from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.gateway import Gateway
-from rollart.runtimes.local.gateway_child import HOSTS
 from rollart.runtimes.local.gateway_records import FunctionWish, Place
 from rollart.testing.loopback import fc_platform, lambda_platform
 from rollart.testing.loopback.apart import Apart

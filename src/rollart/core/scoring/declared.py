@@ -31,7 +31,8 @@ class ServerlessSettings:
         memory_mib: memory of one instance.
         concurrency: instances at most.
         network: whether it may reach the network; of `local` and of its children it is enforced,
-            as is that without it files are written in a folder of its own only.
+            as is that without it files are written in a folder of its own only, as far as the
+            operating system lets a process take that from itself.
         reuse: whether a local process answers several calls in one memory.
     """
 
@@ -61,11 +62,12 @@ def serverless(
         url: ``local://module:function``, ``http(s)://…``, ``fc://…``, ``lambda://…`` or
             ``serve://…``; left out, it runs in the job's own pool of processes. A job that
             names a URL uses that instead.
-        timeout: seconds that one call may take.
+        timeout: seconds that one call may take in its process, after which this project's own
+            processes are killed; a job's ``timeouts.reward_s`` is above it.
         memory: of one instance, such as ``"512MB"``; a number is MiB.
         concurrency: instances at most.
         network: whether it may reach the network, and write files anywhere, where this project
-            runs it.
+            runs it. Refusing that is best effort: where the system does not, the log says so.
         reuse: whether a process of this project's answers several calls in one memory, for what
             loads much at its first call; else each call has a fork of its own, and nothing that an
             answer does to its scorer is there for the next.
