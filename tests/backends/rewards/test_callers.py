@@ -120,3 +120,16 @@ def test_a_call_is_told_by_what_may_be_shown_and_large_documents_lie_in_the_stor
     asyncio.run(main())
     assert asked == ["/score"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_urls_that_say_different_limits_of_one_platform_are_refused() -> None:
+    async def main() -> None:
+        callers = opening()
+        callers.open(reward_place("https://h.example/a?concurrency=64"))
+        callers.open(reward_place("https://h.example/b"))
+        callers.open(reward_place("https://other.example/b?concurrency=1"))
+        with pytest.raises(ConfigError, match=r"\?concurrency=64 and no \?rate=; say the same"):
+            callers.open(reward_place("https://h.example/c?concurrency=1&rate=2"))
+        await callers.close()
+
+    asyncio.run(main())

@@ -15,6 +15,7 @@ from rollart.backends.rewards.calling.records import CallSettings, StateSink
 from rollart.backends.rewards.calling.references import References
 from rollart.backends.rewards.opening import open_platform
 from rollart.backends.rewards.platform import Platform
+from rollart.core.errors import ConfigError
 from rollart.core.scoring.places import LOCAL, RewardPlace
 
 CONCURRENCY = 64
@@ -46,6 +47,7 @@ class Callers:
         self._hosts = allowed_hosts(environment)
         self._on_state = on_state
         self._limiters: dict[str, Limiter] = {}
+        self._said: dict[str, tuple[int, float | None]] = {}
         self._stores: dict[str, References] = {}
         self._heads: list[Caller] = []  # each closes its fallback, and that one its own
 
@@ -73,15 +75,13 @@ class Callers:
         platform = local or open_platform(
             place.platform, allow_hosts=self._hosts, connections=most_calls(place)
         )
-        name = platform.limits.name
-        if name not in self._limiters:
-            self._limiters[name] = Limiter(most_calls(place), rate_per_s=place.rate_per_s)
+        limiter = self._limiter(place, platform.limits.name)
         caller = Caller(
             platform,
             url=place.shown,
             function_version=version or None,
             settings=CallSettings(function_s=timeout_s, hedge=place.hedge),
-            limiter=self._limiters[name],
+            limiter=limiter,
             store=store,
             fallback=fallback,
             on_state=self._on_state,
@@ -98,6 +98,20 @@ class Callers:
                 group.create_task(caller.close())
         for store in self._stores.values():
             await store.close()
+
+    def _limiter(self, place: RewardPlace, name: str) -> Limiter:
+        """The platform's one limiter, of which every URL that says anything says the same."""
+        said = (most_calls(place), place.rate_per_s)
+        known = self._said.setdefault(name, said)
+        if known != said and (place.concurrency, place.rate_per_s) != (None, None):
+            rate = "no ?rate=" if known[1] is None else f"?rate={known[1]:g}"
+            raise ConfigError(
+                f"{place.shown}: {name} has one limit for all of its functions, and another URL "
+                f"says ?concurrency={known[0]} and {rate}; say the same in both, or in one of them"
+            )
+        if name not in self._limiters:
+            self._limiters[name] = Limiter(known[0], rate_per_s=known[1])
+        return self._limiters[name]
 
     def _store(self, url: str | None) -> References | None:
         if url is None:

@@ -14,13 +14,10 @@ from typing import Any
 
 import msgspec
 
+from rollart.backends.rewards.callers import Callers, is_local, most_calls
 from rollart.backends.rewards.calling.caller import Caller
-from rollart.backends.rewards.calling.limiter import Limiter
-from rollart.backends.rewards.calling.records import CallSettings, Outcome, PlatformState
-from rollart.backends.rewards.calling.references import References
-from rollart.backends.rewards.opening import open_platform
+from rollart.backends.rewards.calling.records import Outcome, PlatformState
 from rollart.backends.rewards.platform import Platform
-from rollart.core.scoring.places import LOCAL
 from rollart.process.serve import ChildPort
 from rollart.process.serve_async import run_async_handlers
 from rollart.runtimes.local.codec import Packed
@@ -35,30 +32,6 @@ from rollart.runtimes.local.gateway_records import (
     pack_outcome,
 )
 from rollart.runtimes.local.local_platform import LocalPlatform
-
-CONCURRENCY = 64
-"""Calls under way at once, a platform, where its URL does not say otherwise."""
-
-LOCAL_PROCESSES = 8
-"""Processes of a local function at most, where nothing says otherwise."""
-
-HOSTS = "ROLLART_REWARD_HOSTS"
-"""Environment variable with the hosts that rewards may be sent to, `*.example.com` for all below.
-
-It is the operator's; where it is not set, those that the job's URLs name are allowed, and no other.
-"""
-
-
-def allowed_hosts(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The operator's list, or None where there is none."""
-    given = environment.get(HOSTS)
-    return None if given is None else tuple(host.strip() for host in given.split(",") if host)
-
-
-def most_calls(place: Place) -> int:
-    """Calls under way at once; here, that is processes, so that nothing queues out of sight."""
-    usual = LOCAL_PROCESSES if place.at.platform.startswith(LOCAL) else CONCURRENCY
-    return place.at.concurrency or usual
 
 
 def entry(port: ChildPort, config: Any) -> None:
@@ -80,8 +53,7 @@ class _Gateway:
     def __init__(self, port: ChildPort, config: GatewayConfig) -> None:
         self._port = port
         self._config = config
-        self._stores: dict[str, References] = {}
-        self._limiters: dict[str, Limiter] = {}
+        self._opened = Callers(environment=os.environ, on_state=self._tell_state)
         self._callers: dict[str, Caller] = {}
         self._calls: dict[int, asyncio.Task[Outcome]] = {}
 
@@ -95,8 +67,14 @@ class _Gateway:
             return
         caller: Caller | None = None
         for place in reversed(wish.places):
-            caller = self._caller(place, fallback=caller)
-            if seconds is not None and not place.at.platform.startswith(LOCAL):
+            caller = self._opened.open(
+                place.at,
+                version=place.version,
+                timeout_s=place.timeout_s,
+                fallback=caller,
+                local=self._local(place) if is_local(place.at) else None,
+            )
+            if seconds is not None and not is_local(place.at):
                 await caller.health(seconds)
         assert caller is not None, "a wish has a place"
         self._callers[wish.url] = caller
@@ -123,43 +101,11 @@ class _Gateway:
     async def close(self) -> None:
         """Let platforms and their processes go."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for caller in self._callers.values():
-                    group.create_task(caller.close())
-            for store in self._stores.values():
-                await store.close()
+            await self._opened.close()
         finally:
             end_strays()
 
-    def _caller(self, place: Place, *, fallback: Caller | None) -> Caller:
-        platform = self._platform(place)
-        name = platform.limits.name
-        if name not in self._limiters:
-            self._limiters[name] = Limiter(most_calls(place), rate_per_s=place.at.rate_per_s)
-        return Caller(
-            platform,
-            url=place.at.shown,
-            function_version=place.version or None,
-            settings=CallSettings(function_s=place.timeout_s, hedge=place.at.hedge),
-            limiter=self._limiters[name],
-            store=self._store(place.at.store),
-            fallback=fallback,
-            on_state=self._tell_state,
-        )
-
-    def _store(self, url: str | None) -> References | None:
-        if url is None:
-            return None
-        if url not in self._stores:
-            self._stores[url] = References(url)
-        return self._stores[url]
-
-    def _platform(self, place: Place) -> Platform:
-        url = place.at.platform
-        if not url.startswith(LOCAL):
-            return open_platform(
-                url, allow_hosts=allowed_hosts(os.environ), connections=most_calls(place)
-            )
+    def _local(self, place: Place) -> Platform:
         function = place.at.function
 
         def ended(name: str, begin: float, end: float) -> None:
@@ -170,7 +116,7 @@ class _Gateway:
             env=dict(self._config.children),
             python_path=self._config.python_path,
             log_file=Path(self._config.logs) / f"serverless-{function.replace(':', '-')}.log",
-            most=most_calls(place),
+            most=most_calls(place.at),
             idle_s=place.at.idle_s,
             on_instance=ended,
             timeout_s=place.timeout_s,
