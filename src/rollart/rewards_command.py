@@ -202,15 +202,13 @@ async def _try(
     todo = iter(documents)
     tried: list[Tried] = []
     async with AsyncExitStack() as stack:
-        callers = Callers(environment=os.environ, on_state=_ignore)
-        there = await _opened(place, named, callers, stack)
-        stack.push_async_callback(callers.close)
+        there = await _opened(place, named, stack)
         about = await there.health(min(HEALTH_S, seconds))
         here: Caller | None = None
         if known is not None:
             path, most = known.sources.path, min(concurrency, os.cpu_count() or 1)
             at = RewardPlace(platform=f"{LOCAL}{path}", function=path, concurrency=most)
-            here = await _opened(at, known, callers, stack)
+            here = await _opened(at, known, stack)
 
         async def work() -> None:
             for document in todo:
@@ -232,9 +230,7 @@ async def _try(
     )
 
 
-async def _opened(
-    place: RewardPlace, known: Known | None, callers: Callers, stack: AsyncExitStack
-) -> Caller:
+async def _opened(place: RewardPlace, known: Known | None, stack: AsyncExitStack) -> Caller:
     """The caller of a place, as a job has it; what it needs here ends with the stack."""
     timeout_s: float | None = None
     if known is not None:
@@ -247,6 +243,8 @@ async def _opened(
         local = await stack.enter_async_context(
             _local(known, most, timeout_s=timeout_s, idle_s=place.idle_s)
         )
+    callers = Callers(environment=os.environ, on_state=_ignore)  # two share no limit
+    stack.push_async_callback(callers.close)
     return callers.open(place, version=place.version, timeout_s=timeout_s, local=local)
 
 

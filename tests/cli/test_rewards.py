@@ -347,7 +347,7 @@ def test_trying_a_served_function_says_that_it_agrees_or_in_what_it_differs(
 def test_a_function_can_be_tried_here_without_a_server(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = said(capsys, "test", "local://judge:score", "--samples", "9")
+    code, out, _ = said(capsys, "test", "local://judge:score?concurrency=33", "--samples", "9")
     assert code == 0
     assert "judge:score at local://judge:score" in out
 
