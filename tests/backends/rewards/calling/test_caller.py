@@ -246,7 +246,8 @@ def test_a_call_ends_by_its_deadline_though_its_try_hangs(rig: Any) -> None:
         made = rig(lambda n, time, request: HANGS)
         outcome = await made.score(seconds=7.0)
         assert outcome.verdict.failure is FailureKind.REWARD_TIMEOUT
-        assert now() == pytest.approx(7.0)
+        assert outcome.tries == 1
+        assert 6.9 < now() <= 7.0
         assert made.platform.seen.under_way == 0
 
     run_virtual(main)
@@ -309,7 +310,7 @@ def test_who_outlives_the_call_it_shares_goes_on_alone(rig: Any) -> None:
         long = await made.score(seconds=30.0, value=0.5)
         assert (await short).verdict.failure is FailureKind.REWARD_TIMEOUT
         assert long.verdict.score == 0.5
-        assert now() == 2.0
+        assert 1.9 < now() <= 2.0
 
     run_virtual(main)
 

@@ -65,9 +65,15 @@ def test_a_pause_is_never_below_what_was_asked_nor_beyond_the_deadline(
 
 
 def test_a_try_waits_above_the_functions_own_limit_and_never_beyond_the_call() -> None:
-    assert try_s(30.0, None) == 30.0
+    assert 29.9 < try_s(30.0, None) < 30.0
     assert try_s(30.0, 4.0) == 6.0
-    assert try_s(5.0, 4.0) == 5.0
+    assert 4.9 < try_s(5.0, 4.0) < 5.0
+
+
+def test_a_try_leaves_time_for_a_fallback() -> None:
+    assert try_s(30.0, None, fallback=True) == 15.0
+    assert try_s(30.0, 4.0, fallback=True) == 6.0
+    assert try_s(30.0, 20.0, fallback=True) == 20.0
 
 
 def test_a_breaker_opens_after_faults_of_calls_in_a_row_and_any_sign_of_life_closes_it() -> None:

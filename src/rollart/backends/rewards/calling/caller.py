@@ -178,6 +178,8 @@ class Caller:
                 answer = await self._try(call)
             except PlatformFault as fault:
                 call.fault = fault
+                if fault.fault is Fault.TIMEOUT and self._fallback is not None:
+                    return None  # another try might take all that is left, and the fallback's share
                 try:
                     pause_s = call.retries.pause_s(fault, call.left_s, signs=self._signs)
                 except GiveUp as end:
@@ -270,13 +272,13 @@ class Caller:
         loop = asyncio.get_running_loop()
         began = loop.time()
         limit_s = self._settings.function_s
-        seconds = try_s(call.left_s, limit_s)
+        seconds = try_s(call.left_s, limit_s, fallback=self._fallback is not None)
         try:
             data = await self._exchange(call.body(), call.key, seconds)
             answer = score_answer(data, key=call.key, version=self._version)
         except PlatformFault as fault:
             # A try that the call's own deadline cut short says nothing about the platform.
-            whole_s = min(call.seconds / 2, limit_s or math.inf)
+            whole_s = min(0.4 * call.seconds, limit_s or math.inf)
             self._note(call.key, fault, full=seconds >= whole_s)
             raise
         except ConfigError as error:

@@ -11,6 +11,7 @@ from rollart.core.identity import derive_seed
 
 FIRST_S = 0.1  # bound of the first pause; it doubles with every try
 LONGEST_S = 10.0  # no bound of a pause is above
+EARLIER_S = 0.05  # with less left after a time-out there is no time for another try
 LEAST_S = 0.01  # with less left no try is begun
 CRASHES = 2  # of one call are tried again: a third would be the function's own doing
 
@@ -63,7 +64,7 @@ class Retries:
                 )
         asked_s = fault.retry_after_s or 0.0
         room_s = left_s - asked_s
-        if room_s < LEAST_S:
+        if room_s < (EARLIER_S if fault.fault is Fault.TIMEOUT else LEAST_S):
             asks = f", which asks to wait {asked_s:.3g} s" if asked_s else ""
             raise GiveUp(
                 f"no time for another try in the {max(left_s, 0.0):.3g} s left after "
@@ -77,9 +78,14 @@ class Retries:
         return asked_s + (jitter_s if jitter_s < room_s else room_s / 2)
 
 
-def try_s(left_s: float, function_s: float | None) -> float:
+def try_s(left_s: float, function_s: float | None, *, fallback: bool = False) -> float:
     """Seconds that one try may take, of the `left_s` that the call has left.
 
-    It is above the function's own limit, so that the function's own words arrive.
+    It is above the function's own limit, so that the function's own words arrive, and ends before
+    the call does, so that a platform that never answers is known for it. With a fallback, half of
+    the call is left for that, or what the function does not need by its own word.
     """
-    return left_s if function_s is None else min(left_s, function_s * 1.25 + 1.0)
+    seconds = left_s - min(0.9 * EARLIER_S, left_s / 10)
+    if function_s is not None:
+        seconds = min(seconds, function_s * 1.25 + 1.0)
+    return min(seconds, max(left_s / 2, function_s or 0.0)) if fallback else seconds
