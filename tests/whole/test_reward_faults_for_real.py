@@ -159,7 +159,8 @@ def test_rewards_that_fail_in_every_way_cost_themselves_and_no_other(
                 assert words in said
             crashed = await calls.score("crashes", exit=7)
             assert crashed.verdict.failure is FailureKind.REWARD_ERROR
-            assert crashed.tries == 3
+            # More where the server takes itself along unsaid: its health has to be asked then.
+            assert 3 <= crashed.tries <= 6
             after = [await calls.score(f"after-{number}", value=0.5) for number in range(3)]
             assert [outcome.verdict.score for outcome in after] == [0.5] * 3
             assert calls.outcomes() == {
