@@ -16,6 +16,7 @@ from rollart.core.errors import ConfigError
 from rollart.core.events import WorkerBound
 from rollart.core.jobfile import load_job
 from rollart.core.ports import Placement
+from rollart.core.scoring.places import shown_url
 from rollart.launching import RUNTIMES, SIM
 from rollart.observe.trackers import require_trackers
 from rollart.resource.hardware import LOCAL
@@ -72,7 +73,7 @@ class JobPlan:
         lines += [
             f"  domain         {domain.tag}: groups of {job.group_size_of(domain)}, at most "
             f"{job.training_places_of(domain)} trajectories outstanding, {domain.environment}, "
-            f"reward {', else '.join(domain.reward_places)}"
+            f"reward {', else '.join(map(shown_url, domain.reward_places))}"
             for domain in job.domains
         ]
         if self.world is not None:

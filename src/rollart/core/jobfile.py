@@ -131,14 +131,15 @@ _RULES = {
 _LONGEST_SHOWN = 80
 
 
-_PASSWORD = re.compile(r"://[^/@\s]*@")
+_PRIVATE = re.compile(r"(?<=://)[^/@\s]*@|\?[\w.]+=[^#\"'\s]*")
+"""In a URL, what may be a secret: a user with a password, and the query."""
 
 
 def _shown(value: object) -> str:
     """A value as a job file writes it, on one line and not too long."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = _PASSWORD.sub("://…@", f'"{value}"' if isinstance(value, str) else repr(value))
+    text = _PRIVATE.sub("", f'"{value}"' if isinstance(value, str) else repr(value))
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 

@@ -216,7 +216,7 @@ def test_a_name_that_leads_to_a_private_address_is_refused_unless_it_is_named() 
             await rebound.close()
             platform = HttpPlatform(parse_url(url), connections=1, allow_hosts=("*.localhost",))
             for _ in range(3):  # with one connection, one that is kept would be the last
-                with pytest.raises(PlatformFault, match=r"serverless\.allow_hosts") as raised:
+                with pytest.raises(PlatformFault, match=r"ROLLART_REWARD_HOSTS") as raised:
                     await platform.call(b"", key="k", seconds=5)
                 assert raised.value.fault is Fault.REFUSED
             await platform.close()

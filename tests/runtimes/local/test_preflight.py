@@ -233,7 +233,7 @@ def test_a_reward_that_cannot_be_served_is_refused_with_a_remedy(
             "http://127.0.0.1:9/judge",
             r"domains\[lake\]\.reward: http://127\.0\.0\.1:9/judge: .*answer",
         ),
-        ("http://me:secret@10.0.0.1/judge", r"http://…@10\.0\.0\.1/judge.*a user or password"),
+        ("http://me:secret@10.0.0.1/judge", r"http://10\.0\.0\.1/judge.*a user or password"),
         ("http://169.254.169.254/latest", "169.254.169.254"),
         (["http://127.0.0.1:9/judge?code=secret", "local://my_code:reward"], "127.0.0.1:9/judge: "),
     ],

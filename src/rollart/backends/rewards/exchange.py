@@ -166,7 +166,7 @@ class Exchange:
             raise PlatformFault(
                 Fault.REFUSED,
                 f"{self._shown}: its name leads to {address}, an address of this machine's own "
-                "network; if that is meant, name the host itself in serverless.allow_hosts "
+                "network; if that is meant, name the host itself in ROLLART_REWARD_HOSTS "
                 "(never possible for link-local and metadata addresses)",
             )
 

@@ -70,7 +70,8 @@ class HttpPlatform:
             where.target, shown=where.shown, connections=connections, allow_hosts=allow_hosts
         )
         self._limits = PlatformLimits(
-            name=f"http {where.host}", body_bytes=int(where.options.get("limit", BODY_BYTES))
+            name=f"http {urlsplit(where.target).netloc}",
+            body_bytes=int(where.options.get("limit", BODY_BYTES)),
         )
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollart.core.authoring import environment_misfit, reward_misfit
-from rollart.core.scoring.places import reward_place
+from rollart.core.scoring.places import reward_place, shown_url
 from rollart.data.decorators import declared_by
 from rollart.process.serve import ChildPort, serve
 from rollart.runtimes.local.reward_facts import reward_facts
@@ -86,7 +86,7 @@ def _reward_problem(found: Any) -> str | None:
         for one in declared.serverless:
             problem = _url_problem(one.url)
             if problem is not None:
-                return f"{name} is registered at serverless_url = {one.url!r}: {problem}"
+                return f"{name} is registered at serverless_url = {shown_url(one.url)!r}: {problem}"
     return None
 
 

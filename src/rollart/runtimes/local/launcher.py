@@ -319,8 +319,7 @@ class LocalLauncher:
             )
         except ProcessError as error:
             raise ConfigError(
-                f"domains[{domain.tag}].reward = {domain.reward!r}: cannot be read: "
-                f"{in_a_line(error)}"
+                f"domains[{domain.tag}].reward: cannot be read: {in_a_line(error)}"
             ) from error
         finally:
             await child.close(1.0)

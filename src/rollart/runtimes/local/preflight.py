@@ -14,6 +14,7 @@ import msgspec
 
 from rollart.core.config import JobConfig
 from rollart.core.errors import ConfigError
+from rollart.core.scoring.places import shown_url
 from rollart.process.child import Child
 from rollart.process.errors import CallTimeout, ChildDied, ChildStartError
 from rollart.process.spawn import spawn
@@ -119,7 +120,10 @@ async def _code_problems(job: JobConfig, python_path: Sequence[str]) -> list[str
 
 def _shown(value: object) -> str:
     """A value as the job file has it."""
-    return repr(value[0] if isinstance(value, tuple) and len(value) == 1 else value)
+    if not isinstance(value, tuple):
+        return repr(value)
+    shown = tuple(map(shown_url, value))
+    return repr(shown[0] if len(shown) == 1 else shown)
 
 
 async def _inspector(python_path: Sequence[str]) -> Child:
