@@ -14,6 +14,7 @@ from rollart.backends.rewards.http import HttpPlatform
 from rollart.backends.rewards.urls import parse_url
 from rollart.core.scoring.handle import Handler
 from rollart.core.scoring.wire import decode_answer
+from rollart.serving.admission import Admission
 from rollart.serving.endpoint import Endpoint
 from rollart.serving.http import HttpServer
 from rollart.serving.openai import ChatAnswer, ChatRequest
@@ -54,8 +55,14 @@ def test_a_pickle_sent_to_whatever_takes_rewards_bytes_runs_nothing(tmp_path: Pa
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
-            endpoint = Endpoint(chat, name="m", token="")
-            server = HttpServer(group, endpoint.handle, endpoint.refuse, body_bytes=1 << 20)
+            endpoint = Endpoint(chat, name="m")
+            server = HttpServer(
+                group,
+                endpoint.handle,
+                endpoint.refuse,
+                admit=Admission(""),
+                body_bytes=1 << 20,
+            )
             port = await server.open("127.0.0.1", 0)
             told = await sent(port, bomb)
             assert told == b"" or told.startswith(b"HTTP/1.1 4")
