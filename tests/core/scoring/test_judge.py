@@ -359,3 +359,25 @@ def test_a_pause_is_never_shorter_than_asked_and_never_endless(
     assert pause > 0 or asked == 0
     assert pause >= (asked or 0)
     assert pause <= (asked or 0) * 1.1 + LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "allowed"),
+    [
+        ("api.example.com", None, True),
+        ("api.example.com", "api.example.com", True),
+        ("API.example.com", "other.org, *.example.com", True),
+        ("example.com", "*.example.com", False),
+        ("api.example.com.evil.org", "*.example.com", False),
+        ("api.example.com", "", False),
+    ],
+)
+def test_the_operators_list_of_hosts_holds_for_judges(
+    host: str, hosts: str | None, allowed: bool
+) -> None:
+    url = f"https://{host}/v1"
+    if allowed:
+        assert endpoint_at(url, hosts=hosts).url == f"{url.lower()}/chat/completions"
+    else:
+        with pytest.raises(ConfigError, match="is not in ROLLART_REWARD_HOSTS"):
+            endpoint_at(url, hosts=hosts)

@@ -16,6 +16,7 @@ from typing import Any
 
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.scoring.judge_calls import (
+    HOSTS,
     MOST_ASKED_S,
     SCORE,
     JudgeFailed,
@@ -82,7 +83,7 @@ class Judge:
         folder: Path | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._endpoint = endpoint_at(base_url)
+        self._endpoint = endpoint_at(base_url, hosts=os.environ.get(HOSTS))
         for name, value in (
             ("rate_per_s", rate_per_s),
             ("concurrency", concurrency),

@@ -52,10 +52,17 @@ class Endpoint:
     loopback: bool
 
 
-def endpoint_at(base_url: str) -> Endpoint:
+HOSTS = "ROLLART_REWARD_HOSTS"
+"""Environment variable with the hosts that rewards, and so judges, may be sent to."""
+
+
+def endpoint_at(base_url: str, *, hosts: str | None = None) -> Endpoint:
     """The endpoint of a base URL such as ``https://api.example.com/v1``.
 
-    Raises `ConfigError` for what is no such URL, or holds a password.
+    Args:
+        hosts: what `HOSTS` says, if it is set: names with commas, `*.example.com` for all below.
+
+    Raises `ConfigError` for what is no such URL, holds a password, or is none of the hosts.
     """
     try:
         parts = urllib.parse.urlsplit(base_url)
@@ -68,10 +75,18 @@ def endpoint_at(base_url: str) -> Endpoint:
         raise _bad_url("it holds a name or a password, which belong into the environment")
     if parts.query or parts.fragment:
         raise _bad_url("it has a query or a fragment")
+    if hosts is not None and not _listed(host, hosts):
+        raise _bad_url(f"{host} is not in {HOSTS}={hosts}, where it may be added")
     shown = f"[{host}]" if ":" in host else host
     place = shown if port is None else f"{shown}:{port}"
     url = f"{parts.scheme}://{place}{parts.path.rstrip('/')}/chat/completions"
     return Endpoint(url=url, host=place, loopback=is_loopback(host))
+
+
+def _listed(host: str, hosts: str) -> bool:
+    patterns = [one.strip().lower() for one in hosts.split(",")]
+    below = (one[1:] for one in patterns if one.startswith("*.") and len(one) > 2)
+    return host.lower() in patterns or any(host.lower().endswith(one) for one in below)
 
 
 def is_loopback(host: str) -> bool:
