@@ -287,7 +287,9 @@ def test_a_train_step_that_does_not_train_ends_the_run_with_the_reason(
 
 def test_reward_and_environment_classes_take_the_places_of_the_jobs_own() -> None:
     applied = apply(UserClasses(reward=Scored, environment={"lake": World}), job())
-    assert [one.reward_places[0].rpartition(":")[2] for one in applied.job.domains] == ["Scored"] * 2
+    assert [one.reward_places[0].rpartition(":")[2] for one in applied.job.domains] == [
+        "Scored"
+    ] * 2
     assert [one.environment.rpartition(":")[2] for one in applied.job.domains] == ["World", "Pond"]
     assert len(applied.folders) == 1
     assert applied.wishes.environments == {"lake": "arm"}
