@@ -50,7 +50,7 @@ TROUBLE = """
             return super().step(action)
 
     def troubled(trajectory):
-        t = trajectory.id
+        t = trajectory
         if zlib.crc32(f"15:{t.group}.{t.member}.{t.attempt}".encode()) % 20 == 0:
             time.sleep(1000)
         return episode_return(trajectory)
