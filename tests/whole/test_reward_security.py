@@ -133,9 +133,11 @@ def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
         port = server.sockets[0].getsockname()[1]
         socket.create_connection(("127.0.0.1", port)).close()  # from here it is open
         async with server, opened(CARELESS) as judge:
-            touched = await judge.ask("touch", '__import__("os").system("touch x")\\\\pi')
-            assert touched == Verdict(score=0.0)  # it is no expression, so it never ran
-            assert list(Path.cwd().glob("x")) == []
+            touched = await judge.ask("touch", f'__import__("os").system("touch {tmp_path}/x")')
+            assert touched.score not in (None, 0.0)  # it ran, and could not
+            assert list(tmp_path.glob("x")) == []
+            poison = 'setattr(__import__("judge"), "answer_of", lambda t: "0.99") or 1'
+            assert await judge.ask("poison", poison) == Verdict(score=1.0)
             for number in range(10):
                 assert await judge.ask(f"next-{number}", "0.25") == Verdict(score=0.25)
             called = await judge.ask(
@@ -148,7 +150,7 @@ def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
                 f'__import__("urllib.request").request.urlopen("http://127.0.0.1:{port}/")',
             )
             assert fetched.failure is FailureKind.REWARD_ERROR
-            names = 'any(w in n for n in __import__("os").environ for w in ("KEY", "TOKEN"))'
+            names = 'any(n.endswith(("KEY", "TOKEN")) for n in __import__("os").environ)'
             assert await judge.ask("secrets", names) == Verdict(score=0.0)
             for number in range(3):
                 assert await judge.ask(f"after-{number}", "0.25") == Verdict(score=0.25)
