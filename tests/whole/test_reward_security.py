@@ -135,7 +135,6 @@ def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
         async with server, opened(CARELESS) as judge:
             touched = await judge.ask("touch", f'__import__("os").system("touch {tmp_path}/x")')
             assert touched.score not in (None, 0.0)  # it ran, and could not
-            assert list(tmp_path.glob("x")) == []
             poison = 'setattr(__import__("judge"), "answer_of", lambda t: "0.99") or 1'
             assert await judge.ask("poison", poison) == Verdict(score=1.0)
             for number in range(10):
@@ -156,6 +155,7 @@ def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
                 assert await judge.ask(f"after-{number}", "0.25") == Verdict(score=0.25)
 
     asyncio.run(main())
+    assert list(tmp_path.glob("x")) == []
 
 
 @pytest.mark.real
