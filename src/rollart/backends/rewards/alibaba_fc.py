@@ -32,9 +32,6 @@ from rollart.core.scoring.wire import Garbled, decode_answer
 BODY_BYTES = 33_554_432
 """Of a synchronous call: 32 MB."""
 
-CALL_S = 86_400.0
-"""The longest that a function may run."""
-
 KEY_ID = "ALIBABA_CLOUD_ACCESS_KEY_ID"
 KEY_SECRET = "ALIBABA_CLOUD_ACCESS_KEY_SECRET"
 SECURITY_TOKEN = "ALIBABA_CLOUD_SECURITY_TOKEN"
@@ -73,7 +70,7 @@ class FunctionComputePlatform:
         )
         self._client = _Invoker(_configured(where, address), scheme, address, self._exchange)
         self._under_way = UnderWay(where.shown)
-        self._limits = PlatformLimits(name=f"fc {where.host}", body_bytes=BODY_BYTES, call_s=CALL_S)
+        self._limits = PlatformLimits(name=f"fc {where.host}", body_bytes=BODY_BYTES)
 
     @property
     def limits(self) -> PlatformLimits:

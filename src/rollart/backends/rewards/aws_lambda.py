@@ -38,9 +38,6 @@ from rollart.core.scoring.wire import Garbled, decode_answer
 BODY_BYTES = 6_291_456
 """Of a synchronous call: 6 MB of 1,048,576 bytes, of the payload as encoded."""
 
-CALL_S = 900.0
-"""The longest that a function may run."""
-
 CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or AWS_PROFILE"
 
 _THROTTLED = frozenset(
@@ -78,7 +75,7 @@ class LambdaPlatform:
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="lambda")
         self._own = threading.local()
         self._under_way = UnderWay(where.shown)
-        self._limits = PlatformLimits(name=f"lambda {region}", body_bytes=BODY_BYTES, call_s=CALL_S)
+        self._limits = PlatformLimits(name=f"lambda {region}", body_bytes=BODY_BYTES)
 
     @property
     def limits(self) -> PlatformLimits:

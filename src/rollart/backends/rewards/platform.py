@@ -64,12 +64,10 @@ class PlatformLimits:
     Attributes:
         name: what shares its quota, such as "lambda eu-west-1": one limiter serves all of it.
         body_bytes: the largest request, as encoded.
-        call_s: the longest call; None where it knows no limit.
     """
 
     name: str
     body_bytes: int
-    call_s: float | None = None
 
 
 class Platform(Protocol):

@@ -6,7 +6,7 @@ Invariant: no verdict is not a score of 0; a score is a finite number or it is r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 from rollart.core.errors import FailureKind
 
@@ -110,12 +110,12 @@ def verdict_from_json(given: object) -> Verdict:
 
 def _finite(value: object) -> float:
     # NumPy's numbers say what they are through float(); text would, too, so it is kept out.
-    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
         raise TypeError(
             f"a reward returned {type(value).__name__}; return a float or a rollart Verdict"
         )
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):

@@ -7,7 +7,6 @@ all the same, and its owner kills this process when a call takes too long.
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +27,6 @@ from rollart.runtimes.local.user_code import describe, load, show_prints_at_once
 
 ENTRY = "rollart.runtimes.local.function_host:entry"
 
-CRASHED = "crashed"
-"""First element of what is told instead of an answer when a call's own process ended."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionHostConfig:
@@ -39,14 +35,12 @@ class FunctionHostConfig:
     Attributes:
         function: its import path.
         version: the hash of its sources.
-        memory_mib: of a function that declares none; None: no bound.
         store: prefix of URLs that documents may be read from.
         scratch: the one folder that a function without network may write to; where it runs.
     """
 
     function: str
     version: str
-    memory_mib: int | None = None
     store: str = ""
     scratch: str = ""
 
@@ -63,7 +57,7 @@ def entry(port: ChildPort, config: Any) -> None:
     if not declared.network:
         leave_network()
         write_only_to(settings.scratch)
-    bound_memory(declared.memory_mib or settings.memory_mib)
+    bound_memory(declared.memory_mib)
     handler = Handler(
         function,
         path=settings.function,
@@ -78,8 +72,8 @@ def entry(port: ChildPort, config: Any) -> None:
             tell(port, answer(handler, body, seconds, reuse=declared.reuse))
 
 
-def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> bytes | Sequence[Any]:
-    """The answer's bytes, or ``[CRASHED, why]``."""
+def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> bytes:
+    """The answer's bytes. Where the call's own process ended, this one ends with its words."""
 
     def work() -> bytes:
         bound_processor(seconds, for_good=not reuse)
@@ -90,7 +84,7 @@ def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> byt
     try:
         answered = in_a_fork(work)
     except CallCrashed as crashed:
-        return (CRASHED, str(crashed))
+        raise SystemExit(str(crashed)) from crashed
     handler.answered()
     return answered
 

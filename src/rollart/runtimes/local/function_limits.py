@@ -50,7 +50,7 @@ def leave_network() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare") or libc.unshare(flags) != 0:
         why = os.strerror(ctypes.get_errno()) if hasattr(libc, "unshare") else "no unshare here"
-        print(f"rollart: this function keeps its network ({why})", file=sys.stderr)  # noqa: T201
+        _tell(f"keeps its network ({why})")
 
 
 def write_only_to(folder: str) -> None:
@@ -62,7 +62,7 @@ def write_only_to(folder: str) -> None:
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     if version < 1:
         why = os.strerror(ctypes.get_errno())
-        print(f"rollart: this function may write files (no Landlock: {why})", file=sys.stderr)  # noqa: T201
+        _tell(f"may write files (no Landlock: {why})")
         return
     rights = _WRITING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     ruleset = libc.syscall(
@@ -76,8 +76,13 @@ def write_only_to(folder: str) -> None:
     libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
     if libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint(0)) != 0:
         why = os.strerror(ctypes.get_errno())
-        print(f"rollart: this function may write files ({why})", file=sys.stderr)  # noqa: T201
+        _tell(f"may write files ({why})")
     os.close(ruleset)
+
+
+def _tell(what: str) -> None:
+    """Into the function's log."""
+    sys.stderr.write(f"rollart: this function {what}\n")
 
 
 def _mapped() -> int:

@@ -110,8 +110,7 @@ class LocalPlatform:
             why = f"{self._function}: cannot be started: {in_a_line(error)}"
             raise PlatformFault(Fault.UNAVAILABLE, why) from error
         if not isinstance(answer, bytes):  # see `function_host`
-            fault = Fault.CRASHED if answer[0] == function_host.CRASHED else Fault.GARBLED
-            raise PlatformFault(fault, f"{self._function}: {answer[1]}")
+            raise PlatformFault(Fault.GARBLED, f"{self._function}: {answer[1]}")
         return answer
 
     def _limit_s(self, deadline: float) -> float:
