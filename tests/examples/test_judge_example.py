@@ -217,7 +217,8 @@ def test_the_example_trains_on_what_its_judge_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     events = [one.event for one in read_events(tmp_path / "judged-shop" / "events.jsonl")]
     calls = [event for event in events if isinstance(event, RewardCalled)]
-    assert {call.reason for call in calls} == {"", "the judge's answer holds no score"}
+    asked = [call for call in calls if call.outcome != "cancelled"]  # the end waits for no score
+    assert {call.reason for call in asked} == {"", "the judge's answer holds no score"}
     assert all((call.outcome == "verdict") == (not call.reason) for call in calls)
     assert len(endpoint.asked) >= len(calls) >= 4
     assert any(isinstance(event, LedgerClosed) and event.balanced for event in events)

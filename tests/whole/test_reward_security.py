@@ -344,7 +344,12 @@ def test_no_process_of_a_run_with_serverless_rewards_listens_anywhere(opened: Op
 
 
 def listening(pid: int) -> Iterator[str]:
-    """Addresses at which a process waits for connections."""
+    """Addresses at which a process waits for connections; one that has ended has none."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        yield from waits_at(pid)
+
+
+def waits_at(pid: int) -> Iterator[str]:
     held: set[str] = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
