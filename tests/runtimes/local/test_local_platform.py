@@ -135,6 +135,10 @@ time.sleep(1.5)
 
 def pid(trajectory):
     return float(os.getpid())
+
+def naps(trajectory):
+    time.sleep(0.5)
+    return 1.0
 """
 
 Functions = Callable[..., AbstractAsyncContextManager[LocalPlatform]]
@@ -157,7 +161,7 @@ def ended() -> Ended:
 def function(folder: Path, ended: Ended) -> Functions:
     @contextlib.asynccontextmanager
     async def make(
-        name: str, module: str = "judge", most: int = 8, idle_s: float = 30.0
+        name: str, module: str = "judge", most: int = 8, idle_s: float | None = 30.0
     ) -> AsyncIterator[LocalPlatform]:
         variables = {
             "PATH": "/usr/bin",
@@ -237,6 +241,21 @@ def test_a_pool_starts_at_zero_grows_with_the_load_and_goes_back_to_zero(
 
     asyncio.run(main())
     assert live_processes(RUN) == ()
+
+
+def test_how_long_an_idle_process_is_kept_goes_by_what_another_costs_now(
+    function: Functions, ended: Ended
+) -> None:
+    async def main() -> None:
+        async with function("naps", "slow", idle_s=None) as naps:
+            assert await asyncio.gather(score_of(naps), score_of(naps)) == [1.0, 1.0]
+            answered = asyncio.get_running_loop().time()
+            await wait_for_processes(naps, 0)
+            assert len(ended) == 2
+            # The module took 1.5 s to load, once; the second process was a fork of what it left.
+            assert max(end for _, _, end in ended) < answered + 1.5
+
+    asyncio.run(main())
 
 
 def test_a_start_longer_than_a_call_may_take_serves_a_later_call(

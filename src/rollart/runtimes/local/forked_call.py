@@ -14,6 +14,7 @@ from typing import NoReturn
 
 _CLONE_NEWPID = 0x20000000
 _PR_SET_PDEATHSIG = 1
+_HAS_NAMESPACES = os.path.exists("/proc/self/ns/pid")
 _LENGTH = struct.Struct("!Q")
 
 
@@ -24,16 +25,18 @@ class CallCrashed(Exception):
 def in_a_fork(work: Callable[[], bytes]) -> bytes:
     """What `work` returns in a fork of this process."""
     read, write = os.pipe()
-    pid = os.fork()
+    pid, first = _fork_into_namespace()
     if pid == 0:
-        _answer(work, write)
+        _answer(work, write, first=first)
     os.close(write)
+    answer = None
     try:
         with open(read, "rb") as answers:
             head = answers.read(_LENGTH.size)
             answer = answers.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
     finally:
-        os.kill(pid, signal.SIGKILL)  # it has said what it had to say, or nothing comes any more
+        if answer is None:  # nothing comes any more; else it ends now, after its namespace
+            os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     if answer is None:
         code = os.waitstatus_to_exitcode(status)
@@ -42,23 +45,52 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
     return answer
 
 
-def _answer(work: Callable[[], bytes], write: int) -> NoReturn:
-    """Do the work as the first process of a namespace, whose end ends all others in it."""
+def _fork_into_namespace() -> tuple[int, bool]:
+    """As `os.fork`, and whether the fork is the first of a namespace: all in it end with that.
+
+    One fork instead of two where this process has the rights to come back into its own namespace;
+    where it has not, and would be stuck after one call, `_fork_as_first` takes the longer way.
+    """
+    libc = ctypes.CDLL(None)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if _HAS_NAMESPACES else -1
+    try:
+        # Going where one already is tells whether one could come back.
+        first = own >= 0 and libc.setns(own, _CLONE_NEWPID) == 0 == libc.unshare(_CLONE_NEWPID)
+        pid = os.fork()
+        if first and pid:
+            libc.setns(own, _CLONE_NEWPID)
+        return pid, first
+    finally:
+        if own >= 0:
+            os.close(own)
+
+
+def _answer(work: Callable[[], bytes], write: int, *, first: bool) -> NoReturn:
+    """Do the work; where this is not `first` in a namespace yet, in one more fork that is."""
     code = 1
     try:
         _end_with_parent()
-        if ctypes.CDLL(None).unshare(_CLONE_NEWPID) == 0 and (first := os.fork()):
-            _, status = os.waitpid(first, 0)
-            code = os.waitstatus_to_exitcode(status)
-        else:
-            _end_with_parent()
+        if first or not (inner := _fork_as_first()):
             _tell(work(), write)
             code = 0
+        else:
+            _, status = os.waitpid(inner, 0)
+            code = os.waitstatus_to_exitcode(status)
     finally:
-        if code < 0:  # as the first process ended, so that its end is told
+        if code < 0:  # as the inner one ended, so that its end is told
             signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code & 0xFF)
+
+
+def _fork_as_first() -> int:
+    """The id of a fork that does the work, 0 in that one, and where there are no namespaces."""
+    if not _HAS_NAMESPACES or ctypes.CDLL(None).unshare(_CLONE_NEWPID) != 0:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        _end_with_parent()
+    return pid
 
 
 def _tell(data: bytes, write: int) -> None:

@@ -38,7 +38,8 @@ class LanePool:
         name: what children are called, with a number.
         depth: quick jobs that may be queued in one child, so that it never waits for the owner.
         idle_s: seconds without work after which a child ends. None: as long as two starts take,
-            so that neither keeping one nor starting another costs much more than it saves.
+            going by the latest, so that neither keeping one nor starting another costs much more
+            than it saves.
         on_end: takes each child that ended: its name, loop time of its start and of its end.
     """
 
@@ -60,7 +61,7 @@ class LanePool:
         self._keep = keep
         self._depth = depth
         self._idle_s = idle_s
-        self._start_s = 0.0  # the longest start so far
+        self._start_s = 0.0  # that the latest start took; the first one loads what all others share
         self._lanes: list[Lane] = []
         self._leaving: list[Lane] = []  # lost ones, whose process may not be reaped yet
         self._start: asyncio.Task[None] | None = None  # lives until the child is ready, or close()
@@ -172,9 +173,12 @@ class LanePool:
         name, began = f"{self._name}-{self._started}", asyncio.get_running_loop().time()
         try:
             lane = Lane(await self._fork(name))
-            self._start_s = max(self._start_s, asyncio.get_running_loop().time() - began)
+            self._start_s = asyncio.get_running_loop().time() - began
             lane.child.died.add_done_callback(lambda _: self._ended(name, began))
             self._lanes.append(lane)
+            if self._idle_timer is not None:  # it goes by the start before
+                self._idle_timer.cancel()
+                self._idle_timer = None
             self._watch_idle()
             if self._closed:  # meanwhile
                 lane.kill("it was closed")
