@@ -251,9 +251,9 @@ def test_how_long_an_idle_process_is_kept_goes_by_what_another_costs_now(
             assert await asyncio.gather(score_of(naps), score_of(naps)) == [1.0, 1.0]
             answered = asyncio.get_running_loop().time()
             await wait_for_processes(naps, 0)
-            assert len(ended) == 2
-            # The module took 1.5 s to load, once; the second process was a fork of what it left.
-            assert max(end for _, _, end in ended) < answered + 1.5
+        assert len(ended) == 2
+        # The module took 1.5 s to load, once; the second process was a fork of what it left.
+        assert max(end for _, _, end in ended) < answered + 1.5
 
     asyncio.run(main())
 
