@@ -17,9 +17,13 @@ import os, subprocess
 {rights}
 from rollart.runtimes.local.forked_call import CallCrashed, in_a_fork
 
+def answered(work):
+    with in_a_fork(work) as answer:
+        return answer
+
 def crashed(work):
     try:
-        in_a_fork(work)
+        answered(work)
     except CallCrashed as error:
         return str(error)
 """
@@ -44,7 +48,7 @@ def test_each_call_answers_from_a_process_of_its_own(run):
     told = run(
         """
         for _ in range(3):
-            print(in_a_fork(lambda: os.readlink("/proc/self").encode() + b" " * 100_000).split()[0])
+            print(answered(lambda: os.readlink("/proc/self").encode() + b" " * 100_000).split()[0])
         print(os.getpid())
         """
     )
@@ -56,7 +60,7 @@ def test_how_a_call_without_an_answer_ended_is_told(run):
         """
         print(crashed(lambda: os._exit(7)))
         print(crashed(os.abort))
-        print(in_a_fork(lambda: b"well"))
+        print(answered(lambda: b"well"))
         """
     )
     assert status == "the call's process ended with exit status 7"
@@ -81,7 +85,7 @@ def test_what_a_call_started_in_a_session_of_its_own_ends_with_it(run):
                     pass
             return ours
 
-        namespace = in_a_fork(leaves)
+        namespace = answered(leaves)
         print(namespace.decode() != os.readlink("/proc/self/ns/pid"), sleepers())
         """
     ) == ["True 0"]
@@ -90,7 +94,7 @@ def test_what_a_call_started_in_a_session_of_its_own_ends_with_it(run):
 def test_a_call_sees_no_process_beside_its_own(run):
     assert run(
         """
-        print(in_a_fork(lambda: f"{os.getpid()} {os.getppid()}".encode()).decode())
+        print(answered(lambda: f"{os.getpid()} {os.getppid()}".encode()).decode())
         """
     ) == ["1 0"]
 
@@ -98,7 +102,7 @@ def test_a_call_sees_no_process_beside_its_own(run):
 def test_what_the_process_itself_starts_stays_beside_it(run):
     assert run(
         """
-        in_a_fork(lambda: b"")
+        answered(lambda: b"")
         print(subprocess.run(["sh", "-c", "echo $PPID"], capture_output=True, text=True).stdout
               == f"{os.getpid()}\\n")
         """

@@ -236,7 +236,7 @@ def test_a_pool_starts_at_zero_grows_with_the_load_and_goes_back_to_zero(
             assert 1 < len(set(pids)) <= 3
             await wait_for_processes(meet, 0)
             async with asyncio.timeout(5):
-                while len(ended) < len(set(pids)):  # killed, and not reaped yet
+                while len(ended) < len(set(pids)):  # noqa: ASYNC110  killed, not reaped yet
                     await asyncio.sleep(0.02)
             assert len(ended) <= 3
             assert all(end - begin >= 0.3 for _, begin, end in ended)

@@ -1,48 +1,57 @@
 """One call in a fork of its own: what it does to memory, modules and files it opened ends with it.
 
-Invariant: `in_a_fork` returns what the work returned, or raises `CallCrashed`. Its fork is gone,
-and so is whatever that started, also in a session of its own, where the system gives it a process
-namespace. For processes of one thread, which must not be where other threads hold locks.
+Invariant: `in_a_fork` gives what the work returned, or raises `CallCrashed`. After its block the
+fork is gone, and so is whatever that started, also in a session of its own, where the system gives
+it a process namespace; the answer need not wait for that. For processes of one thread, which must
+not be where other threads hold locks.
 """
 
 import ctypes
 import os
+import select
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import NoReturn
 
 _CLONE_NEWPID = 0x20000000
 _PR_SET_PDEATHSIG = 1
 _HAS_NAMESPACES = os.path.exists("/proc/self/ns/pid")
 _LENGTH = struct.Struct("!Q")
+_PATIENCE_S = 1.0  # for a fork that has answered
 
 
 class CallCrashed(Exception):
     """The fork ended without an answer; the message says how."""
 
 
-def in_a_fork(work: Callable[[], bytes]) -> bytes:
-    """What `work` returns in a fork of this process."""
+@contextmanager
+def in_a_fork(work: Callable[[], bytes]) -> Generator[bytes]:
+    """What `work` returns in a fork of this process; the fork ends with the block."""
     read, write = os.pipe()
     pid, first = _fork_into_namespace()
     if pid == 0:
         _answer(work, write, first=first)
     os.close(write)
-    answer = None
+    answer: bytes | None = None
+    status = 0
     try:
         with open(read, "rb") as answers:
             head = answers.read(_LENGTH.size)
-            answer = answers.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
+            if len(head) == _LENGTH.size:
+                answer = answers.read(_LENGTH.unpack(head)[0])
+        if answer is not None:
+            yield answer
     finally:
-        if answer is None:  # nothing comes any more; else it ends now, after its namespace
-            os.kill(pid, signal.SIGKILL)
+        if answer is not None and not first:  # that one ends after all below it
+            _await_end(pid, _PATIENCE_S)
+        os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     if answer is None:
         code = os.waitstatus_to_exitcode(status)
         how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         raise CallCrashed(f"the call's process ended with {how}")
-    return answer
 
 
 def _fork_into_namespace() -> tuple[int, bool]:
@@ -91,6 +100,16 @@ def _fork_as_first() -> int:
     if pid == 0:
         _end_with_parent()
     return pid
+
+
+def _await_end(pid: int, seconds: float) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll(1000 * seconds)
+    finally:
+        os.close(pidfd)
 
 
 def _tell(data: bytes, write: int) -> None:

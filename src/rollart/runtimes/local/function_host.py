@@ -7,6 +7,8 @@ all the same, and its owner kills this process when a call takes too long.
 
 import os
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,24 +71,30 @@ def entry(port: ChildPort, config: Any) -> None:
     while not port.stopping:
         for request in port.requests(None):
             body, seconds = request.args
-            tell(port, answer(handler, body, seconds, reuse=declared.reuse))
+            with answer(handler, body, seconds, reuse=declared.reuse) as answered:
+                tell(port, answered)
 
 
-def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> bytes:
-    """The answer's bytes. Where the call's own process ended, this one ends with its words."""
+@contextmanager
+def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> Generator[bytes]:
+    """The answer's bytes; the call's own process, where it has one, ends with the block.
+
+    Where that ended before it answered, this process ends with its words.
+    """
 
     def work() -> bytes:
         bound_processor(seconds, for_good=not reuse)
         return handler.handle(body)
 
     if reuse:
-        return work()
+        yield work()
+        return
     try:
-        answered = in_a_fork(work)
+        with in_a_fork(work) as answered:
+            handler.answered()
+            yield answered
     except CallCrashed as crashed:
         raise SystemExit(str(crashed)) from crashed
-    handler.answered()
-    return answered
 
 
 def tell(port: ChildPort, outcome: Any, *why: Any) -> None:
