@@ -7,8 +7,6 @@ all the same, and its owner kills this process when a call takes too long.
 
 import os
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ from rollart.core.scoring.declared import declared_settings
 from rollart.core.scoring.handle import Handler
 from rollart.process.errors import ChannelClosed
 from rollart.process.serve import ChildPort
-from rollart.runtimes.local.forked_call import CallCrashed, in_a_fork
+from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls
 from rollart.runtimes.local.function_limits import (
     bound_memory,
     bound_processor,
@@ -67,34 +65,34 @@ def entry(port: ChildPort, config: Any) -> None:
         store=settings.store,
         forks=not declared.reuse,
     )
+
+    def work(body: bytes, seconds: float) -> bytes:
+        bound_processor(seconds, for_good=not declared.reuse)
+        return handler.handle(body)
+
+    calls = None if declared.reuse else ForkedCalls(work)
+    if calls is not None:
+        calls.prepare()
     port.ready()
     while not port.stopping:
         for request in port.requests(None):
-            body, seconds = request.args
-            with answer(handler, body, seconds, reuse=declared.reuse) as answered:
-                tell(port, answered)
+            if calls is None:
+                tell(port, work(*request.args))
+            else:
+                answer(port, handler, calls, *request.args)
 
 
-@contextmanager
-def answer(handler: Handler, body: bytes, seconds: float, *, reuse: bool) -> Generator[bytes]:
-    """The answer's bytes; the call's own process, where it has one, ends with the block.
-
-    Where that ended before it answered, this process ends with its words.
-    """
-
-    def work() -> bytes:
-        bound_processor(seconds, for_good=not reuse)
-        return handler.handle(body)
-
-    if reuse:
-        yield work()
-        return
+def answer(
+    port: ChildPort, handler: Handler, calls: ForkedCalls, body: bytes, seconds: float
+) -> None:
+    """Answer a request from a fork. Where that ends first, this process ends with its words."""
     try:
-        with in_a_fork(work) as answered:
-            handler.answered()
-            yield answered
+        with calls.answer(body, seconds) as answered:
+            tell(port, answered)
     except CallCrashed as crashed:
         raise SystemExit(str(crashed)) from crashed
+    handler.answered()
+    calls.prepare()
 
 
 def tell(port: ChildPort, outcome: Any, *why: Any) -> None:

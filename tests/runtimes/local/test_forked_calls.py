@@ -1,8 +1,10 @@
-"""One call in a fork: what it gives back, how its end is told, and what is left of it (nothing)."""
+"""Calls in forks: what one gives back, how its end is told, and what is left of it (nothing)."""
 
 import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,10 @@ RIGHTS = {
 PROLOGUE = """
 import os, subprocess
 {rights}
-from rollart.runtimes.local.forked_call import CallCrashed, in_a_fork
+from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls
 
 def answered(work):
-    with in_a_fork(work) as answer:
+    with ForkedCalls(lambda body, seconds: work()).answer(b"", 1.0) as answer:
         return answer
 
 def crashed(work):
@@ -107,3 +109,56 @@ def test_what_the_process_itself_starts_stays_beside_it(run):
               == f"{os.getpid()}\\n")
         """
     ) == ["True"]
+
+
+def test_a_prepared_fork_waits_for_its_call_and_knows_what_was_so_when_it_was_made(run):
+    assert run(
+        """
+        known = [1]
+        calls = ForkedCalls(lambda body, seconds: f"{body} {known} {seconds}".encode())
+        calls.prepare()
+        known.append(2)
+        for _ in range(2):
+            with calls.answer(b"x" * 3, 2.5) as answer:
+                print(answer.decode())
+        """
+    ) == ["b'xxx' [1] 2.5", "b'xxx' [1, 2] 2.5"]
+
+
+def test_a_prepared_fork_that_is_killed_costs_the_next_call_and_no_other(run):
+    assert run(
+        """
+        calls = ForkedCalls(lambda body, seconds: body)
+        calls.prepare()
+        [child] = map(int, open("/proc/self/task/%d/children" % os.getpid()).read().split())
+        os.kill(child, 9)
+        try:
+            with calls.answer(b"one" * 1_000_000, 1.0):
+                pass
+        except CallCrashed as error:
+            print(error)
+        with calls.answer(b"two", 1.0) as answer:
+            print(answer.decode())
+        """
+    ) == ["the call's process ended with signal SIGKILL", "two"]
+
+
+def test_a_prepared_fork_ends_with_its_owner(run):
+    [children] = run(
+        """
+        calls = ForkedCalls(lambda body, seconds: body)
+        calls.prepare()
+        print(open("/proc/self/task/%d/children" % os.getpid()).read())
+        """
+    )
+    deadline = time.monotonic() + 5
+    while any(is_alive(int(pid)) for pid in children.split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

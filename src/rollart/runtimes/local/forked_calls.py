@@ -1,0 +1,173 @@
+"""Calls in forks of their own: what one does to memory, modules and open files ends with it.
+
+Owns the fork of the next call, made before that comes, so that a call does not wait for it.
+Invariant: a fork answers one call, or `CallCrashed` is raised; then it is gone and so is whatever
+it started, also in a session of its own, where the system gives it a process namespace. For
+processes of one thread, which must not be where other threads hold locks.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import struct
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import BinaryIO, NoReturn
+
+_CLONE_NEWPID = 0x20000000
+_PR_SET_PDEATHSIG = 1
+_HAS_NAMESPACES = os.path.exists("/proc/self/ns/pid")
+_ASK, _ANSWER = struct.Struct("!dQ"), struct.Struct("!Q")  # seconds, and bytes that follow
+_PATIENCE_S = 1.0  # for a fork that has answered
+
+Work = Callable[[bytes, float], bytes]
+"""Answers a request, which may take these seconds."""
+
+
+class CallCrashed(Exception):
+    """The fork ended without an answer; the message says how."""
+
+
+class ForkedCalls:
+    """Does `work` for one call after another, each in a fork of this process as it is now."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._next: _Fork | None = None
+
+    def prepare(self) -> None:
+        """Make the fork of the next call, unless it is there."""
+        if self._next is None:
+            self._next = _forked(self._work)
+
+    @contextmanager
+    def answer(self, body: bytes, seconds: float) -> Generator[bytes]:
+        """What `work` says to this; its fork ends with the block, which need not wait for that.
+
+        Raises:
+            CallCrashed: instead of an answer.
+        """
+        self.prepare()
+        assert self._next is not None
+        fork, self._next = self._next, None
+        answer: bytes | None = None
+        try:
+            with fork.asks, fork.answers:
+                with suppress(BrokenPipeError):  # it has ended; its end says how
+                    fork.asks.write(_ASK.pack(seconds, len(body)))
+                    fork.asks.write(body)
+                    fork.asks.flush()
+                head = fork.answers.read(_ANSWER.size)
+                if len(head) == _ANSWER.size:
+                    answer = fork.answers.read(*_ANSWER.unpack(head))
+            if answer is not None:
+                yield answer
+        finally:
+            if answer is not None and not fork.first:  # that one ends after all below it
+                _await_end(fork.pid, _PATIENCE_S)
+            os.kill(fork.pid, signal.SIGKILL)
+            _, status = os.waitpid(fork.pid, 0)
+        if answer is None:
+            code = os.waitstatus_to_exitcode(status)
+            how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+            raise CallCrashed(f"the call's process ended with {how}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    """A fork that waits for its call; `first` in a namespace, whose end ends all in it."""
+
+    pid: int
+    first: bool
+    asks: BinaryIO
+    answers: BinaryIO
+
+
+def _forked(work: Work) -> _Fork:
+    asked, asks = os.pipe()
+    answers, answered = os.pipe()
+    pid, first = _fork_into_namespace()
+    if pid == 0:
+        os.close(asks)
+        os.close(answers)
+        _answer(work, asked, answered, first=first)
+    os.close(asked)
+    os.close(answered)
+    return _Fork(pid, first, open(asks, "wb"), open(answers, "rb"))
+
+
+def _fork_into_namespace() -> tuple[int, bool]:
+    """As `os.fork`, and whether the fork is the first of a namespace: all in it end with that.
+
+    One fork instead of two where this process has the rights to come back into its own namespace;
+    where it has not, and would be stuck after one call, `_fork_as_first` takes the longer way.
+    """
+    libc = ctypes.CDLL(None)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if _HAS_NAMESPACES else -1
+    try:
+        # Going where one already is tells whether one could come back.
+        first = own >= 0 and libc.setns(own, _CLONE_NEWPID) == 0 == libc.unshare(_CLONE_NEWPID)
+        pid = os.fork()
+        if first and pid:
+            libc.setns(own, _CLONE_NEWPID)
+        return pid, first
+    finally:
+        if own >= 0:
+            os.close(own)
+
+
+def _answer(work: Work, asked: int, answered: int, *, first: bool) -> NoReturn:
+    """Answer the one call; where this is not `first` in a namespace yet, in a fork that is."""
+    code = 1
+    try:
+        _end_with_parent()
+        if first or not (inner := _fork_as_first()):
+            _serve_one(work, asked, answered)
+            code = 0
+        else:
+            _, status = os.waitpid(inner, 0)
+            code = os.waitstatus_to_exitcode(status)
+    finally:
+        if code < 0:  # as the inner one ended, so that its end is told
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code & 0xFF)
+
+
+def _fork_as_first() -> int:
+    """The id of a fork that does the work, 0 in that one, and where there are no namespaces."""
+    if not _HAS_NAMESPACES or ctypes.CDLL(None).unshare(_CLONE_NEWPID) != 0:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        _end_with_parent()
+    return pid
+
+
+def _serve_one(work: Work, asked: int, answered: int) -> None:
+    with open(asked, "rb") as requests:
+        head = requests.read(_ASK.size)
+        if len(head) < _ASK.size:  # no call came, and none will
+            return
+        seconds, size = _ASK.unpack(head)
+        body = requests.read(size)
+    data = work(body, seconds)
+    left = memoryview(_ANSWER.pack(len(data)) + data)
+    while left:
+        left = left[os.write(answered, left) :]
+
+
+def _await_end(pid: int, seconds: float) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll(1000 * seconds)
+    finally:
+        os.close(pidfd)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))
