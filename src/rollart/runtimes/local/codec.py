@@ -154,16 +154,16 @@ def unpack_verdict(packed: Packed) -> Verdict:
     )
 
 
-def pack_ids(block: TokenBlock, *, content: bool = True) -> bytes | int:
-    """Ids as int32 bytes, or their number if there is no content or none is wanted."""
-    if not content or isinstance(block, LengthOnly):
+def pack_ids(block: TokenBlock) -> bytes | int:
+    """Ids as int32 bytes, or their number where that is all there is."""
+    if isinstance(block, LengthOnly):
         return len(block)
     return ids_array(block).tobytes()
 
 
-def pack_logprobs(block: TokenBlock, *, content: bool = True) -> bytes | int:
+def pack_logprobs(block: TokenBlock) -> bytes | int:
     """Log-probs as float32 bytes, or their number."""
-    if not content or isinstance(block, LengthOnly):
+    if isinstance(block, LengthOnly):
         return len(block)
     return logprobs_array(block).tobytes()
 
@@ -224,10 +224,10 @@ def _unpack_trajectory_id(packed: Packed) -> TrajectoryId:
     )
 
 
-def _pack_piece(piece: Piece, content: bool) -> Packed:
+def _pack_piece(piece: Piece) -> Packed:
     return (
-        pack_ids(piece.ids, content=content),
-        pack_logprobs(piece.logprobs, content=content),
+        pack_ids(piece.ids),
+        pack_logprobs(piece.logprobs),
         piece.versions.runs,
     )
 
@@ -241,8 +241,8 @@ def _unpack_piece(packed: Packed) -> Piece:
     )
 
 
-def _pack_segment(segment: Segment, content: bool) -> Packed:
-    return (tuple(_pack_piece(piece, content) for piece in segment.pieces), segment.attachments)
+def _pack_segment(segment: Segment) -> Packed:
+    return (tuple(map(_pack_piece, segment.pieces)), segment.attachments)
 
 
 def _unpack_segment(packed: Packed) -> Segment:
@@ -287,14 +287,14 @@ def _unpack_turn(packed: Packed) -> Turn:
     )
 
 
-def pack_trajectory(trajectory: Trajectory, *, tokens: bool) -> Packed:
-    """A whole trajectory. Without `tokens` its blocks keep their lengths only: what scorers get."""
+def pack_trajectory(trajectory: Trajectory) -> Packed:
+    """A whole trajectory."""
     verdict, failure = trajectory.verdict, trajectory.failure
     return (
         _pack_trajectory_id(trajectory.id),
         trajectory.policy,
         pack_task(trajectory.task),
-        tuple(_pack_segment(segment, tokens) for segment in trajectory.segments),
+        tuple(map(_pack_segment, trajectory.segments)),
         tuple(map(_pack_turn, trajectory.turns)),
         trajectory.start_version,
         trajectory.status.value,
@@ -357,7 +357,7 @@ def pack_group(group: Group) -> Packed:
     return (
         group.id,
         pack_task(group.task),
-        tuple(pack_trajectory(member, tokens=True) for member in group.members),
+        tuple(map(pack_trajectory, group.members)),
         group.start_version,
     )
 

@@ -89,7 +89,7 @@ class LocalTrainer:
 
     async def score(self, trajectories: Sequence[Trajectory], temperature: float) -> LogprobGap:
         """Compare the recorded log-probs with the trainer's own. Raises `TrainerLost`."""
-        packed = [pack_trajectory(trajectory, tokens=True) for trajectory in trajectories]
+        packed = [pack_trajectory(trajectory) for trajectory in trajectories]
         answer = await self._call("score", packed, temperature, seconds=self._limits.train_s)
         return unpack_gap(answer)
 
