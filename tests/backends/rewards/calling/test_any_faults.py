@@ -15,7 +15,7 @@ from rollart.backends.rewards.calling.call import Call
 from rollart.backends.rewards.calling.caller import Caller
 from rollart.backends.rewards.calling.limiter import Place
 from rollart.backends.rewards.calling.records import Outcome
-from rollart.backends.rewards.platform import Fault, PlatformFault
+from rollart.backends.rewards.platform import Fault, Platform, PlatformFault, PlatformLimits
 from rollart.core.scoring.verdict import Verdict
 from rollart.core.scoring.wire import Answer, Request, decode_answer, encode_answer
 from rollart.runtimes.sim.loop import run_virtual
@@ -189,12 +189,28 @@ class Rewrites(Caller):
     def rewritten(self, answer: Answer, key: str) -> Answer:
         raise NotImplementedError
 
-    async def _exchange(self, body: bytes, key: str, seconds: float) -> bytes:
-        data = await super()._exchange(body, key, seconds)
+    def __init__(self, platform: Platform, **settings: Any) -> None:
+        super().__init__(Rewriting(platform, self.rewritten), **settings)
+
+
+class Rewriting:
+    def __init__(self, platform: Platform, rewritten: Callable[[Answer, str], Answer]) -> None:
+        self._platform = platform
+        self._rewritten = rewritten
+
+    @property
+    def limits(self) -> PlatformLimits:
+        return self._platform.limits
+
+    async def call(self, body: bytes, *, key: str, seconds: float) -> bytes:
+        data = await self._platform.call(body, key=key, seconds=seconds)
         try:
-            return encode_answer(self.rewritten(decode_answer(data), key))
+            return encode_answer(self._rewritten(decode_answer(data), key))
         except ValueError:
             return data
+
+    async def close(self) -> None:
+        await self._platform.close()
 
 
 class TakesAnyKey(Rewrites):
@@ -223,7 +239,7 @@ class WaitsForNoPlace(Caller):
 class KeepsItsPlace(Caller):
     async def _placed(self, place: Place, call: Call) -> None:
         await super()._placed(place, call)
-        self._limiter.free -= 1
+        self._line.limiter.free -= 1
 
 
 class ForgetsItsDeadline(Caller):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollart.backends.rewards.calling.caller import Caller
+from rollart.backends.rewards.calling.watch import Watch
 from rollart.backends.rewards.platform import PlatformFault
 from rollart.core.errors import FailureKind
 from rollart.core.scoring.wire import Request
@@ -61,14 +62,14 @@ def test_an_endpoint_gone_for_60_s_loses_nothing(rig: Any) -> None:
     run_virtual(main)
 
 
-class WakesNobody(Caller):
+class WakesNobody(Watch):
     """Forgets who waits when the platform is up again."""
 
     def _turns(self) -> None:
-        self._turn = asyncio.get_running_loop().create_future()
+        self.turn = asyncio.get_running_loop().create_future()
 
 
-class AsksOnce(Caller):
+class AsksOnce(Watch):
     """Gives up on a platform that is still down when it is asked for its health."""
 
     async def _probe(self) -> None:
@@ -76,16 +77,21 @@ class AsksOnce(Caller):
         await self._probe_once(10.0)
 
 
-class HasNoBreaker(Caller):
+class HasNoBreaker(Watch):
     def _goes_down(self, fault: PlatformFault) -> None:
         self._breaker.lives(now())
 
 
 @pytest.mark.parametrize("kind", [WakesNobody, AsksOnce, HasNoBreaker])
-def test_a_breaker_with_a_planted_bug_loses_calls_or_storms(rig: Any, kind: type[Caller]) -> None:
+def test_a_watch_with_a_planted_bug_loses_calls_or_storms(rig: Any, kind: type[Watch]) -> None:
+    class Watched(Caller):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._watch.__class__ = kind
+
     async def main() -> None:
         play, health = gone_until(60.0)
-        made = rig(play, health=health, concurrency=8, kind=kind)
+        made = rig(play, health=health, concurrency=8, kind=Watched)
         outcomes = await arrivals(made, 120, 0.5, 120.0)
         lost = sum(outcome.verdict.score is None for outcome in outcomes)
         assert lost > 50 or made.requests > 500
@@ -336,7 +342,7 @@ def test_whoever_cannot_be_told_stops_neither_calls_nor_the_probe(rig: Any) -> N
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             def raises(state: object) -> None:
-                heard.append((state, self._probing is not None))
+                heard.append((state, self._watch._probing is not None))
                 raise BrokenPipeError("nobody listens")
 
             super().__init__(*args, **{**kwargs, "on_state": raises})

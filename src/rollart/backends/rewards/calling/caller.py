@@ -1,8 +1,8 @@
 """One function on one platform, called: the loop over the decisions that lie beside it.
 
-Owns its platform, its fallback's caller, and the task that asks a platform that is down whether it
-lives. Invariant: a call ends by its deadline with the verdict of its own answer, or with none and
-the reason; whatever ends it, its places, its stored document and its tries are gone with it.
+Owns its platform and its fallback's caller. Invariant: a call ends by its deadline with the
+verdict of its own answer, or with none and the reason; whatever ends it, its places, its stored
+document and its tries are gone with it.
 
 A call waits for: a call of the same key; the platform to be up; a place at the limiter; an answer;
 the pause before another try. All of it is under the call's one deadline.
@@ -15,22 +15,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rollart.backends.rewards.calling.answers import own_answer, score_answer
-from rollart.backends.rewards.calling.breaker import Breaker
+from rollart.backends.rewards.calling.answers import score_answer
 from rollart.backends.rewards.calling.call import Call
-from rollart.backends.rewards.calling.health import KEY, check_health
+from rollart.backends.rewards.calling.health import check_health
 from rollart.backends.rewards.calling.hedging import Hedges
 from rollart.backends.rewards.calling.limiter import Limiter, Place
-from rollart.backends.rewards.calling.records import (
-    CallSettings,
-    Outcome,
-    PlatformState,
-    StateSink,
-)
+from rollart.backends.rewards.calling.line import Line
+from rollart.backends.rewards.calling.records import CallSettings, Outcome, StateSink
 from rollart.backends.rewards.calling.references import References
 from rollart.backends.rewards.calling.remembered import Remembered
 from rollart.backends.rewards.calling.retries import LEAST_S, GiveUp, try_s
-from rollart.backends.rewards.platform import ALIVE, DOWN, Fault, Platform, PlatformFault
+from rollart.backends.rewards.calling.watch import Watch
+from rollart.backends.rewards.platform import Fault, Platform, PlatformFault
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.scoring.wire import Answer, Request, encode_request
 
@@ -62,21 +58,20 @@ class Caller:
         on_state: StateSink,
     ) -> None:
         self.url = url
-        self.late_answers = 0  # came after their try was given up, or beside a better one
-        self._platform = platform
         self._version = function_version
         self._settings = settings
-        self._limiter = limiter
         self._store = store
         self._fallback = fallback
-        self._on_state = on_state
-        self._breaker = Breaker(settings.breaker_failures)
-        self._signs = 0  # of life that the platform has given
+        self._line = Line(platform, limiter)
+        self._watch = Watch(
+            self._line,
+            url=url,
+            fallback="" if fallback is None else fallback.url,
+            settings=settings,
+            on_state=on_state,
+        )
         self._hedges = Hedges()
         self._remembered = Remembered()
-        self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._down_reason = ""
-        self._probing: asyncio.Task[None] | None = None
         self._scopes: dict[Call, asyncio.Timeout] = {}
         self._idle = asyncio.Event()
         self._closed = False
@@ -128,10 +123,8 @@ class Caller:
         while self._scopes:
             self._idle.clear()
             await self._idle.wait()
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait((self._probing,))
-        await self._platform.close()
+        await self._watch.close()
+        await self._line.platform.close()
         if self._fallback is not None:
             await self._fallback.close()
 
@@ -170,8 +163,8 @@ class Caller:
         while True:
             if self._is_for_fallback(call):
                 return None
-            if self._breaker.is_down:
-                await asyncio.wait((self._turn,))  # who came first is served first
+            if self._watch.is_down:
+                await asyncio.wait((self._watch.turn,))  # who came first is served first
                 call.retries.was_down()
                 continue
             try:
@@ -181,7 +174,7 @@ class Caller:
                 if fault.fault is Fault.TIMEOUT and self._fallback is not None:
                     return None  # another try might take all that is left, and the fallback's share
                 try:
-                    pause_s = call.retries.pause_s(fault, call.left_s, signs=self._signs)
+                    pause_s = call.retries.pause_s(fault, call.left_s, signs=self._watch.signs)
                 except GiveUp as end:
                     if end.late and self._is_for_fallback(call):
                         return None
@@ -195,27 +188,23 @@ class Caller:
         """Whether there is one and the platform is down, or wants to rest for all that is left."""
         if self._fallback is None:
             return False
-        return self._breaker.is_down or self._pause_s() >= max(call.left_s - LEAST_S, LEAST_S)
-
-    def _pause_s(self) -> float:
-        """Seconds that the platform still wants no calls; below 0 for none."""
-        return self._limiter.paused_until - asyncio.get_running_loop().time()
+        return self._watch.is_down or self._line.pause_s >= max(call.left_s - LEAST_S, LEAST_S)
 
     async def _try(self, call: Call) -> Answer | None:
         """The answer; None when the platform could not take it before anything was sent."""
-        await call.prepare(self._platform.limits, self._store)
+        await call.prepare(self._line.platform.limits, self._store)
         if self._is_for_fallback(call):
             return None
-        if (pause_s := self._pause_s()) >= call.left_s:
+        if (pause_s := self._line.pause_s) >= call.left_s:
             last = "" if call.fault is None else f"; the last fault: {call.fault}"
             raise GiveUp(
                 f"the platform asks all its callers to wait {pause_s:.3g} s, and "
                 f"{max(call.left_s, 0.0):.3g} s are left{last}",
                 late=True,
             )
-        with self._limiter.ask() as place:
+        with self._line.limiter.ask() as place:
             await self._placed(place, call)
-            if self._breaker.is_down or self._is_for_fallback(call):
+            if self._watch.is_down or self._is_for_fallback(call):
                 return None
             began = asyncio.get_running_loop().time()
             try:
@@ -228,7 +217,7 @@ class Caller:
         if self._fallback is None:
             await place.granted
         while not (place.granted.done() or self._is_for_fallback(call)):
-            any_of = (place.granted, self._turn, self._limiter.next_pause)
+            any_of = (place.granted, self._watch.turn, self._line.limiter.next_pause)
             await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
 
     async def _send_hedged(self, call: Call) -> Answer:
@@ -241,7 +230,9 @@ class Caller:
             async with asyncio.TaskGroup() as group:
                 first = group.create_task(_caught(self._send(call)))
                 await asyncio.wait((first,), timeout=delay_s)
-                place = None if first.done() or not self._hedges.left else self._limiter.ask_now()
+                place = (
+                    None if first.done() or not self._hedges.left else self._line.limiter.ask_now()
+                )
                 if place is None:  # a hedge is no reason for another call to wait
                     result = await first
                 else:
@@ -264,7 +255,6 @@ class Caller:
         for task in both:
             task.cancel()
         await asyncio.wait(both)
-        self.late_answers += sum(task is not winner and _is_good(task) for task in both)
         return winner.result()
 
     async def _send(self, call: Call) -> Answer:
@@ -274,124 +264,32 @@ class Caller:
         limit_s = self._settings.function_s
         seconds = try_s(call.left_s, limit_s, fallback=self._fallback is not None)
         try:
-            data = await self._exchange(call.body(), call.key, seconds)
+            data = await self._line.exchange(call.body(), call.key, seconds)
             answer = score_answer(data, key=call.key, version=self._version)
         except PlatformFault as fault:
             # A try that the call's own deadline cut short says nothing about the platform.
             whole_s = min(0.4 * call.seconds, limit_s or math.inf)
-            self._note(call.key, fault, full=seconds >= whole_s)
+            self._watch.note(call.key, fault, full=seconds >= whole_s)
             raise
         except ConfigError as error:
-            self._lives()
+            self._watch.lives()
             raise PlatformFault(Fault.REFUSED, str(error)) from error
         self._hedges.answered(loop.time() - began)
-        self._lives()
+        self._watch.lives()
         return answer
 
     async def _ask_health(self, request: Request, seconds: float) -> bytes:
         try:
             async with asyncio.timeout(seconds):
-                with self._limiter.ask() as place:
-                    await place.granted
-                    return await self._exchange(encode_request(request), request.key, seconds)
+                return await self._line.ask(encode_request(request), request.key, seconds)
         except TimeoutError as error:
             raise PlatformFault(Fault.TIMEOUT, f"no answer within {seconds:.3g} s") from error
-
-    async def _exchange(self, body: bytes, key: str, seconds: float) -> bytes:
-        """The platform's answer. Raises `PlatformFault` or `ConfigError`, whatever it raises."""
-        try:
-            async with asyncio.timeout(seconds) as scope:
-                data = await self._platform.call(body, key=key, seconds=seconds)
-        except PlatformFault as fault:
-            if fault.retry_after_s is not None:
-                self._limiter.pause(fault.retry_after_s)
-            raise
-        except ConfigError:
-            raise
-        except TimeoutError as error:
-            raise PlatformFault(Fault.TIMEOUT, f"no answer within {seconds:.3g} s") from error
-        except Exception as error:
-            raise PlatformFault(Fault.GARBLED, f"{type(error).__name__}: {error}") from error
-        if scope.expired():
-            self.late_answers += 1
-            raise PlatformFault(Fault.TIMEOUT, f"the answer came after {seconds:.3g} s")
-        return data
-
-    def _note(self, key: str, fault: PlatformFault, *, full: bool) -> None:
-        """What a fault of the call of `key` says of the platform."""
-        if fault.fault in ALIVE:
-            self._lives()
-        elif fault.fault in DOWN and (full or fault.fault is not Fault.TIMEOUT):
-            if self._breaker.failed(key, asyncio.get_running_loop().time()):
-                self._goes_down(fault)
-            elif self._breaker.in_doubt:
-                self._starts_probe()
-
-    def _goes_down(self, fault: PlatformFault) -> None:
-        self._starts_probe()  # before all else: without it the platform would never be up again
-        self._down_reason = f"{fault.fault}: {fault}"
-        self._turns()
-        fallback = "" if self._fallback is None else self._fallback.url
-        self._tell(
-            PlatformState(url=self.url, down=True, reason=self._down_reason, fallback=fallback)
-        )
-
-    def _lives(self) -> None:
-        self._signs += 1
-        down_s = self._breaker.lives(asyncio.get_running_loop().time())
-        if down_s is not None:
-            self._turns()
-            self._tell(PlatformState(url=self.url, down=False, down_s=down_s))
-
-    def _tell(self, state: PlatformState) -> None:
-        """Whoever cannot be told must not cost a call its verdict, nor end the probe."""
-        try:
-            self._on_state(state)
-        except Exception as error:
-            told = {"message": f"{state} could not be told", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)
-
-    def _starts_probe(self) -> None:
-        if not self._closed and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.get_running_loop().create_task(self._probe())
-
-    def _turns(self) -> None:
-        """The platform went down or came up: wake whoever waits for it."""
-        turned, self._turn = self._turn, asyncio.get_running_loop().create_future()
-        turned.set_result(None)
-
-    async def _probe(self) -> None:
-        """Ask a platform for its health, one request at a time: if in doubt, and until it is up."""
-        every_s, limit_s = self._settings.breaker_s, self._settings.function_s
-        seconds = every_s if limit_s is None else max(every_s, try_s(math.inf, limit_s))
-        if self._breaker.in_doubt:
-            await self._probe_once(seconds)
-        while self._breaker.is_down:
-            await asyncio.wait((self._turn,), timeout=every_s)
-            if self._breaker.is_down:
-                await self._probe_once(seconds)
-
-    async def _probe_once(self, seconds: float) -> None:
-        try:
-            with self._limiter.ask() as place:
-                await place.granted  # that it is busy, or asked for a pause, is no silence
-                data = await self._exchange(encode_request(Request(key=KEY)), KEY, seconds)
-            own_answer(data, key=KEY)
-        except PlatformFault as fault:
-            if fault.fault not in ALIVE:
-                self._down_reason = f"{fault.fault}: {fault}"
-                if self._breaker.silent(asyncio.get_running_loop().time()):
-                    self._goes_down(fault)
-                return
-        except ConfigError:
-            pass  # it lives; the calls that go there say what is wrong
-        self._lives()
 
     def _waits_for(self, call: Call) -> str:
         """What a call that ran out of time waited for."""
-        if self._breaker.is_down:
-            return f"the platform is down ({self._down_reason})"
-        if (pause_s := self._pause_s()) > 0:
+        if self._watch.is_down:
+            return f"the platform is down ({self._watch.reason})"
+        if (pause_s := self._line.pause_s) > 0:
             return f"the platform asks all its callers to wait {pause_s:.3g} s more"
         if not call.tries and call.fault is None:
             return "it waited for its place; more at once is ?concurrency= and ?rate= in the URL"
