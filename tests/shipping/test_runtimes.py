@@ -23,9 +23,9 @@ from rollart.core.scoring.wire import Request, decode_answer, encode_request
 from rollart.shipping.package import TARGETS, package
 from rollart.shipping.samples import sample_documents
 from rollart.testing.loopback import fc_platform, lambda_platform
-from rollart.testing.loopback.fc_platform import CustomRuntime, FunctionComputePlatform
+from rollart.testing.loopback.fc_platform import CustomRuntime, fc_cloud
 from rollart.testing.loopback.functions_framework import FunctionsFramework
-from rollart.testing.loopback.lambda_platform import LambdaFunction, LambdaPlatform
+from rollart.testing.loopback.lambda_platform import LambdaFunction, lambda_cloud
 from rollart.testing.loopback.runtime_process import RuntimeProcess, free_port
 
 pytestmark = pytest.mark.real
@@ -143,7 +143,7 @@ def test_the_lambda_package_scores_as_here_under_the_runtime_client(
     headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={lambda_platform.ACCESS_KEY_ID}/x"}
 
     async def run() -> None:
-        async with LambdaPlatform(function) as platform:
+        async with lambda_cloud(function) as platform:
             url = f"{platform.url}/2015-03-31/functions/judge/invocations"
             send = posting(url, headers)
             await agrees(send, here)
@@ -166,7 +166,7 @@ def test_the_function_compute_package_scores_as_here_as_a_custom_runtime(
     headers = {"Authorization": f"ACS3-HMAC-SHA256 Credential={fc_platform.ACCESS_KEY_ID},x"}
 
     async def run() -> None:
-        async with FunctionComputePlatform(function) as platform:
+        async with fc_cloud(function) as platform:
             url = f"{platform.url}/2023-03-30/functions/judge/invocations"
             await agrees(posting(url, headers), here)
         log = (folder / "runtime.log").read_text()
@@ -282,7 +282,7 @@ def test_a_packaged_function_is_tried_at_its_url_and_agrees(
                 environment={"PYTHONPATH": path_of(folder)},
                 python=ALONE,
             )
-            async with LambdaPlatform(function) as running:
+            async with lambda_cloud(function) as running:
                 yield f"lambda://judge?region=loopback-1&endpoint={running.url}"
         elif scheme == "fc":
             folder = deployed("fc")
@@ -291,7 +291,7 @@ def test_a_packaged_function_is_tried_at_its_url_and_agrees(
                 command=(*ALONE, "server.py", "127.0.0.1"),
                 environment={"PYTHONPATH": path_of(folder)},
             )
-            async with FunctionComputePlatform(runtime) as running:
+            async with fc_cloud(runtime) as running:
                 yield f"fc://judge?endpoint={running.url}"
         else:
             folder = deployed("cloudrun")

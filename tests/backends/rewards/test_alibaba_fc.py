@@ -16,10 +16,11 @@ from rollart.core.errors import ConfigError
 from rollart.core.scoring.wire import Answer, Request, encode_answer, encode_request
 from rollart.testing.conformance.platform import PlatformTrial, check_platform
 from rollart.testing.loopback.apart import Apart
+from rollart.testing.loopback.cloud import Cloud
 from rollart.testing.loopback.fc_platform import (
     REQUEST_BYTES,
     CustomRuntime,
-    FunctionComputePlatform,
+    fc_cloud,
 )
 from rollart.testing.loopback.instances import Scaling
 from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
@@ -175,12 +176,12 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
 
 # What follows runs a custom runtime.
 
-Scene = Callable[[FunctionComputePlatform, Platform], Coroutine[Any, Any, None]]
+Scene = Callable[[Cloud, Platform], Coroutine[Any, Any, None]]
 
 
 def play(deployed: Path, scaling: Scaling, scene: Scene) -> None:
     async def main() -> None:
-        async with FunctionComputePlatform(CustomRuntime(folder=deployed), scaling) as service:
+        async with fc_cloud(CustomRuntime(folder=deployed), scaling) as service:
             platform = open_platform(f"fc://judge?endpoint={service.url}", allow_hosts=None)
             try:
                 await scene(service, platform)
@@ -219,7 +220,7 @@ def test_function_compute_conforms_around_a_custom_runtime(deployed: Path) -> No
 
 @pytest.mark.real
 def test_a_functions_own_time_out_end_and_bad_start_are_told(deployed: Path) -> None:
-    async def scene(service: FunctionComputePlatform, platform: Platform) -> None:
+    async def scene(service: Cloud, platform: Platform) -> None:
         slow = await fault_of(platform, told(sleep=30))
         assert slow.fault is Fault.TIMEOUT
         assert "timed out after 1 seconds" in str(slow)
@@ -237,7 +238,7 @@ def test_a_functions_own_time_out_end_and_bad_start_are_told(deployed: Path) -> 
 
 @pytest.mark.real
 def test_instances_are_limited(deployed: Path) -> None:
-    async def scene(service: FunctionComputePlatform, platform: Platform) -> None:
+    async def scene(service: Cloud, platform: Platform) -> None:
         calls = [platform.call(told(sleep=0.5), key="k", seconds=30) for _ in range(3)]
         ends = await asyncio.gather(*calls, return_exceptions=True)
         throttled = [end for end in ends if isinstance(end, PlatformFault)]
@@ -251,7 +252,7 @@ def test_instances_are_limited(deployed: Path) -> None:
 def test_a_body_above_the_limit_is_not_sent_and_another_key_is_refused_by_name(
     deployed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(_: FunctionComputePlatform, platform: Platform) -> None:
+    async def scene(_: Cloud, platform: Platform) -> None:
         raised = await fault_of(platform, b"x" * (REQUEST_BYTES + 1))
         assert raised.fault is Fault.TOO_LARGE
         with pytest.raises(ConfigError, match="InvalidAccessKeyID"):

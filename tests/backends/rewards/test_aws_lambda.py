@@ -19,8 +19,9 @@ from rollart.core.scoring.verdict import Verdict
 from rollart.core.scoring.wire import Answer, Request, decode_answer, encode_answer, encode_request
 from rollart.testing.conformance.platform import PlatformTrial, check_platform
 from rollart.testing.loopback.apart import Apart
+from rollart.testing.loopback.cloud import Cloud
 from rollart.testing.loopback.instances import Scaling
-from rollart.testing.loopback.lambda_platform import LambdaFunction, LambdaPlatform
+from rollart.testing.loopback.lambda_platform import LambdaFunction, lambda_cloud
 from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
 from rollart.testing.platform import told_document
 
@@ -187,12 +188,12 @@ def test_closing_and_cancelling_end_the_threads_that_wait() -> None:
 
 # What follows runs the real runtime.
 
-Scene = Callable[[LambdaPlatform, Platform], Coroutine[Any, Any, None]]
+Scene = Callable[[Cloud, Platform], Coroutine[Any, Any, None]]
 
 
 def play(deployed: Path, scaling: Scaling, scene: Scene) -> None:
     async def main() -> None:
-        async with LambdaPlatform(LambdaFunction(folder=deployed), scaling) as lambdas:
+        async with lambda_cloud(LambdaFunction(folder=deployed), scaling) as lambdas:
             url = f"lambda://judge?region=eu-west-1&endpoint={lambdas.url}"
             platform = open_platform(url, allow_hosts=None)
             try:
@@ -233,7 +234,7 @@ def test_lambda_conforms_around_its_real_runtime(deployed: Path) -> None:
 
 @pytest.mark.real
 def test_instances_come_from_zero_are_limited_and_go_again(deployed: Path) -> None:
-    async def scene(lambdas: LambdaPlatform, platform: Platform) -> None:
+    async def scene(lambdas: Cloud, platform: Platform) -> None:
         assert lambdas.instances == 0
         calls = [platform.call(told(sleep=0.5), key="k", seconds=30) for _ in range(4)]
         ends = await asyncio.gather(*calls, return_exceptions=True)
@@ -255,24 +256,24 @@ def test_instances_come_from_zero_are_limited_and_go_again(deployed: Path) -> No
 
 @pytest.mark.real
 def test_a_functions_own_time_out_and_end_are_told(deployed: Path) -> None:
-    async def scene(lambdas: LambdaPlatform, platform: Platform) -> None:
+    async def scene(lambdas: Cloud, platform: Platform) -> None:
         slow = await fault_of(platform, told(sleep=30))
         assert slow.fault is Fault.TIMEOUT
-        assert "Task timed out after 1.00 seconds" in str(slow)
+        assert "Task timed out after 3.00 seconds" in str(slow)
         died = await fault_of(platform, told(exit=7))
         assert died.fault is Fault.CRASHED
         assert "exit status 7" in str(died)
         assert lambdas.instances == 0
         assert (lambdas.figures().timed_out, lambdas.figures().exited) == (1, 1)
 
-    play(deployed, Scaling(timeout_s=1.0), scene)
+    play(deployed, Scaling(timeout_s=3.0), scene)
 
 
 @pytest.mark.real
 def test_a_package_that_cannot_be_loaded_says_so(deployed: Path) -> None:
     (deployed / "judge.py").write_text("import no_such_package\n")
 
-    async def scene(_: LambdaPlatform, platform: Platform) -> None:
+    async def scene(_: Cloud, platform: Platform) -> None:
         raised = await fault_of(platform, told())
         assert raised.fault is Fault.CRASHED
         assert "no_such_package" in str(raised)
@@ -285,7 +286,7 @@ def test_six_megabytes_go_and_a_byte_more_does_not(deployed: Path) -> None:
     def sized(size: int) -> bytes:
         return told(filling="x" * (size - len(told(filling=""))))
 
-    async def scene(_: LambdaPlatform, platform: Platform) -> None:
+    async def scene(_: Cloud, platform: Platform) -> None:
         assert platform.limits.body_bytes == BODY_BYTES
         answer = decode_answer(await platform.call(sized(BODY_BYTES), key="k", seconds=30))
         assert answer.verdict == Verdict(score=1.0)
@@ -299,7 +300,7 @@ def test_six_megabytes_go_and_a_byte_more_does_not(deployed: Path) -> None:
 def test_another_key_is_refused_by_name(deployed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
 
-    async def scene(_: LambdaPlatform, platform: Platform) -> None:
+    async def scene(_: Cloud, platform: Platform) -> None:
         with pytest.raises(ConfigError, match="UnrecognizedClientException"):
             await platform.call(told(), key="k", seconds=30)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rollart.testing.loopback.fc_platform import CustomRuntime, FunctionComputePlatform
+from rollart.testing.loopback.fc_platform import CustomRuntime, fc_cloud
 from rollart.testing.loopback.functions_framework import FunctionsFramework
 from rollart.testing.loopback.instances import Figures, Scaling
-from rollart.testing.loopback.lambda_platform import LambdaFunction, LambdaPlatform
+from rollart.testing.loopback.lambda_platform import LambdaFunction, lambda_cloud
 
 KINDS = ("lambda", "fc", "framework")
 _ENDS_S = 30.0  # seconds that the process gets to end its instances
@@ -119,11 +119,9 @@ async def _run(told: Mapping[str, Any]) -> None:
             figures = Figures
         else:
             platform = (
-                LambdaPlatform(LambdaFunction(folder=folder, **told["options"]), scaling)
+                lambda_cloud(LambdaFunction(folder=folder, **told["options"]), scaling)
                 if told["kind"] == "lambda"
-                else FunctionComputePlatform(
-                    CustomRuntime(folder=folder, **told["options"]), scaling
-                )
+                else fc_cloud(CustomRuntime(folder=folder, **told["options"]), scaling)
             )
             await stack.enter_async_context(platform)
             url, server = platform.url, platform.server

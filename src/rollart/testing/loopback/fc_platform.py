@@ -15,17 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollart.testing.loopback.cloud import Cloud, Ended
 from rollart.testing.loopback.instances import (
-    Figures,
     FunctionExited,
     FunctionTimedOut,
-    InstancePool,
+    Instance,
     Invoked,
     Scaling,
     Throttled,
 )
 from rollart.testing.loopback.runtime_process import RuntimeProcess, free_port
-from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
+from rollart.testing.loopback.server import HttpReply, HttpRequest
 
 REQUEST_BYTES = 33_554_432
 ACCESS_KEY_ID = "LTAILOOPBACK"
@@ -51,66 +51,38 @@ class CustomRuntime:
     environment: Mapping[str, str] | None = None
 
 
-class FunctionComputePlatform:
-    """One function; an async context manager. A caller that leaves ends the instance as well."""
+def fc_cloud(function: CustomRuntime, scaling: Scaling | None = None) -> Cloud:
+    """One function of Function Compute, for ``fc://name?endpoint=…``."""
+    scaling = scaling or Scaling()
+    return Cloud(_FunctionCompute(function, scaling.timeout_s), scaling)
 
-    def __init__(self, function: CustomRuntime, scaling: Scaling | None = None) -> None:
+
+class _FunctionCompute:
+    """What the service does with one function."""
+
+    def __init__(self, function: CustomRuntime, timeout_s: float) -> None:
         self._function = function
-        self._scaling = scaling or Scaling()
-        self._pool = InstancePool(self._started, self._scaling)
-        self._server = LoopbackServer(self._answer)
+        self._timeout_s = timeout_s
 
-    @property
-    def url(self) -> str:
-        """Of the endpoint, for ``fc://name?endpoint=…``."""
-        return self._server.url
-
-    @property
-    def server(self) -> LoopbackServer:
-        """The endpoint; it may be stopped and started again."""
-        return self._server
-
-    @property
-    def instances(self) -> int:
-        """Processes that there are now."""
-        return self._pool.size
-
-    def figures(self) -> Figures:
-        """What happened up to now."""
-        return self._pool.figures()
-
-    async def __aenter__(self) -> "FunctionComputePlatform":
-        await self._server.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        try:
-            await self._server.stop()
-        finally:
-            await self._pool.close()
-
-    async def _started(self) -> "_FcInstance":
+    async def start(self) -> Instance:
         return await _FcInstance.start(self._function)
 
-    async def _answer(self, request: HttpRequest) -> HttpReply:
-        refused = self._refused(request)
-        if refused is not None:
-            return refused
-        try:
-            invoked = await self._pool.invoke(request.body)
-        except Throttled:
-            return _error(429, "ResourceExhausted", "reserve resource exceeded limit")
-        except FunctionTimedOut:
-            message = f"Function timed out after {self._scaling.timeout_s:g} seconds"
-            return _failed(json.dumps({"errorMessage": message}).encode(), _UNHANDLED)
-        except FunctionExited as exited:
-            return _failed(json.dumps({"errorMessage": str(exited)}).encode(), _UNHANDLED)
-        headers = {"Content-Type": "application/octet-stream"}
-        if invoked.error:
-            return _failed(invoked.body, invoked.error)
-        return HttpReply(headers=headers, body=invoked.body)
+    def reply(self, ended: Ended) -> HttpReply:
+        match ended:
+            case Throttled():
+                return _error(429, "ResourceExhausted", "reserve resource exceeded limit")
+            case FunctionTimedOut():
+                message = f"Function timed out after {self._timeout_s:g} seconds"
+                return _failed(json.dumps({"errorMessage": message}).encode(), _UNHANDLED)
+            case FunctionExited():
+                return _failed(json.dumps({"errorMessage": str(ended)}).encode(), _UNHANDLED)
+            case Invoked(error=""):
+                headers = {"Content-Type": "application/octet-stream"}
+                return HttpReply(headers=headers, body=ended.body)
+            case Invoked():
+                return _failed(ended.body, ended.error)
 
-    def _refused(self, request: HttpRequest) -> HttpReply | None:
+    def refusal(self, request: HttpRequest) -> HttpReply | None:
         if f"Credential={ACCESS_KEY_ID}," not in request.headers.get("authorization", ""):
             return _error(403, "InvalidAccessKeyID", "The AccessKeyID is invalid.")
         if request.path != f"{_FUNCTIONS}{self._function.name}/invocations":

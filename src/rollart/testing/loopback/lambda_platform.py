@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollart.testing.loopback.cloud import Cloud, Ended
 from rollart.testing.loopback.instances import (
-    Figures,
     FunctionExited,
     FunctionTimedOut,
-    InstancePool,
+    Instance,
     Invoked,
     Scaling,
     Throttled,
@@ -53,73 +53,44 @@ class LambdaFunction:
     python: Sequence[str] = (sys.executable,)
 
 
-class LambdaPlatform:
-    """One function; an async context manager. A caller that leaves ends the instance as well."""
+def lambda_cloud(function: LambdaFunction, scaling: Scaling | None = None) -> Cloud:
+    """One function of Lambda, for ``lambda://name?endpoint=…``."""
+    scaling = scaling or Scaling()
+    return Cloud(_Lambda(function, scaling.timeout_s), scaling)
 
-    def __init__(self, function: LambdaFunction, scaling: Scaling | None = None) -> None:
+
+class _Lambda:
+    """What the service does with one function."""
+
+    def __init__(self, function: LambdaFunction, timeout_s: float) -> None:
         self._function = function
-        self._scaling = scaling or Scaling()
-        self._pool = InstancePool(self._started, self._scaling)
-        self._server = LoopbackServer(self._answer)
+        self._timeout_s = timeout_s
 
-    @property
-    def url(self) -> str:
-        """Of the endpoint, for ``lambda://name?endpoint=…``."""
-        return self._server.url
+    async def start(self) -> Instance:
+        return await _LambdaInstance.start(self._function, self._timeout_s)
 
-    @property
-    def server(self) -> LoopbackServer:
-        """The endpoint; it may be stopped and started again."""
-        return self._server
+    def reply(self, ended: Ended) -> HttpReply:
+        match ended:
+            case Throttled():
+                return _error(429, "TooManyRequestsException", "Rate Exceeded.", retry_after="1")
+            case FunctionTimedOut():
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                after = f"Task timed out after {self._timeout_s:.2f} seconds"
+                return _failed(errorMessage=f"{stamp} {uuid.uuid4()} {after}")
+            case FunctionExited():
+                return _failed(errorType="Runtime.ExitError", errorMessage=str(ended))
+            case Invoked(body=body) if len(body) > RESPONSE_BYTES:
+                return _failed(
+                    errorType="Function.ResponseSizeTooLarge",
+                    errorMessage="Response payload size exceeded maximum allowed payload size "
+                    f"({RESPONSE_BYTES} bytes).",
+                )
+            case Invoked(body=body, error=""):
+                return HttpReply(headers={"X-Amz-Executed-Version": "$LATEST"}, body=body)
+            case Invoked(body=body):
+                return _failed_with(body)
 
-    @property
-    def instances(self) -> int:
-        """Processes that there are now."""
-        return self._pool.size
-
-    def figures(self) -> Figures:
-        """What happened up to now."""
-        return self._pool.figures()
-
-    async def __aenter__(self) -> "LambdaPlatform":
-        await self._server.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        try:
-            await self._server.stop()
-        finally:
-            await self._pool.close()
-
-    async def _started(self) -> "_LambdaInstance":
-        return await _LambdaInstance.start(self._function, self._scaling.timeout_s)
-
-    async def _answer(self, request: HttpRequest) -> HttpReply:
-        refused = self._refused(request)
-        if refused is not None:
-            return refused
-        try:
-            invoked = await self._pool.invoke(request.body)
-        except Throttled:
-            return _error(429, "TooManyRequestsException", "Rate Exceeded.", retry_after="1")
-        except FunctionTimedOut:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            message = f"{stamp} {uuid.uuid4()} Task timed out after "
-            message += f"{self._scaling.timeout_s:.2f} seconds"
-            return _failed(json.dumps({"errorMessage": message}).encode())
-        except FunctionExited as exited:
-            told = {"errorType": "Runtime.ExitError", "errorMessage": str(exited)}
-            return _failed(json.dumps(told).encode())
-        if len(invoked.body) > RESPONSE_BYTES:
-            told = {
-                "errorType": "Function.ResponseSizeTooLarge",
-                "errorMessage": "Response payload size exceeded maximum allowed payload size "
-                f"({RESPONSE_BYTES} bytes).",
-            }
-            return _failed(json.dumps(told).encode())
-        return _failed(invoked.body) if invoked.error else _good(invoked.body)
-
-    def _refused(self, request: HttpRequest) -> HttpReply | None:
+    def refusal(self, request: HttpRequest) -> HttpReply | None:
         if f"Credential={ACCESS_KEY_ID}/" not in request.headers.get("authorization", ""):
             return _error(
                 403,
@@ -224,11 +195,11 @@ class _LambdaInstance:
         return HttpReply(status=202)
 
 
-def _good(body: bytes) -> HttpReply:
-    return HttpReply(headers={"X-Amz-Executed-Version": "$LATEST"}, body=body)
+def _failed(**told: str) -> HttpReply:
+    return _failed_with(json.dumps(told).encode())
 
 
-def _failed(body: bytes) -> HttpReply:
+def _failed_with(body: bytes) -> HttpReply:
     """A function's error, which Lambda tells beside a status 200."""
     return HttpReply(headers={"X-Amz-Function-Error": "Unhandled"}, body=body)
 
