@@ -353,6 +353,21 @@ def test_a_function_can_be_tried_here_without_a_server(
 
 
 @pytest.mark.real
+def test_a_function_here_with_too_short_a_timeout_is_said_by_that_and_not_by_this_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "from rollart import serverless\n@serverless(timeout=1e-9)\ndef score(t):\n    return 1.0\n"
+    )
+    (folder / "brief.py").write_text(source)
+    code, out, err = said(capsys, "test", "local://brief:score", "--samples", "1")
+    assert (code, out) == (2, "")
+    assert "no answer within 1e-09 s" in err
+    assert "its own @serverless(timeout=…)" in err
+    assert "rewards test" not in err
+
+
+@pytest.mark.real
 def test_trying_a_function_that_raises_counts_its_errors_and_says_the_first(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from rollart.backends.rewards.platform import Platform
 from rollart.core.errors import ConfigError
+from rollart.core.scoring.places import reward_place
 from rollart.core.scoring.wire import Request
 from rollart.runtimes.sim.loop import run_virtual
 from rollart.testing.platform import ANSWERS, FUNCTION, VERSION, Act
@@ -59,7 +60,7 @@ def test_another_version_is_refused_with_both_and_the_command(rig: Any) -> None:
     ("act", "said"),
     [
         (Act(fault="unavailable"), "does not answer (5 tries"),
-        (Act(seconds=1e6), "rollart rewards test http://here/score"),
+        (Act(seconds=1e6), "`rollart rewards test` with the job's own URL"),
         (Act(fault="throttled", retry_after_s=60.0), "does not answer (1 tries"),
         (Act(fault="refused"), "correct the URL"),
         (Act(fault="crashed"), "rollart rewards serve"),
@@ -71,6 +72,54 @@ def test_another_version_is_refused_with_both_and_the_command(rig: Any) -> None:
 )
 def test_what_is_wrong_is_said_with_the_remedy(rig: Any, act: Act, said: str) -> None:
     assert said in refusal(rig, act)
+
+
+def test_a_version_is_pinned_where_a_url_has_its_query_and_not_behind_the_function(
+    rig: Any,
+) -> None:
+    """The URL is told without its query and fragment, so where they are is not known here."""
+    said = refusal(rig, ANSWERS, deployed="feedfeedfeedfeed", url="https://f.example/score")
+    assert "before any #: ?version=feedfeedfeedfeed, or &version=feedfeedfeedfeed where" in said
+    assert "at the end" not in said
+    for url in (
+        "https://f.example/score?version=v#a:b",
+        "https://f.example/score?auth=X&version=v",
+    ):
+        assert reward_place(url).version == "v"
+    unknown = refusal(rig, ANSWERS, deployed="", url="https://f.example/score")
+    assert "version unknown" in unknown
+    assert "?version=" not in unknown
+
+
+@pytest.mark.parametrize("act", [Act(fault="unavailable"), Act(seconds=1e6)])
+def test_no_command_is_printed_with_a_url_that_lacks_what_is_not_told(rig: Any, act: Act) -> None:
+    assert "rewards test http" not in refusal(rig, act)
+
+
+def test_a_function_on_ray_is_deployed_by_rays_own_command(rig: Any) -> None:
+    said = refusal(rig, ANSWERS, deployed="feedfeedfeedfeed", url="serve://judge")
+    assert (
+        f"serve run rollart.backends.rewards.ray_serve_app:application function={FUNCTION}" in said
+    )
+    assert "--name judge" in said
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (Act(seconds=1e6), "declare a longer one"),
+        (Act(fault="timeout"), "own @serverless(timeout=…)"),
+        (Act(fault="unavailable"), "mend what it raised"),
+        (Act(fault="crashed"), "on standard error"),
+    ],
+)
+def test_of_a_function_here_its_timeout_or_its_own_words_are_the_remedy(
+    rig: Any, act: Act, said: str
+) -> None:
+    told = refusal(rig, act, url="local://judge:score")
+    assert said in told
+    for wrong in ("rewards test", "deploy", "reached"):
+        assert wrong not in told
 
 
 class Refuses:

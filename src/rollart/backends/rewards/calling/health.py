@@ -11,6 +11,7 @@ from rollart.backends.rewards.calling.answers import own_answer
 from rollart.backends.rewards.calling.retries import GiveUp, Retries
 from rollart.backends.rewards.platform import Fault, PlatformFault
 from rollart.core.errors import ConfigError
+from rollart.core.scoring.places import LOCAL
 from rollart.core.scoring.wire import Answer, Request
 
 KEY = "health"
@@ -52,13 +53,24 @@ async def check_health(
         raise ConfigError(
             f"{url}: version {answer.version or 'unknown'} of {answer.function} is deployed there, "
             f"and this run has version {version}; deploy it again: "
-            f"{_command(url, answer.function)}, or put ?version={answer.version} at the end of the "
-            "URL if that one is meant"
+            f"{_command(url, answer.function)}{_pinned(answer.version)}"
         )
     return answer
 
 
+def _pinned(version: str) -> str:
+    """How a URL asks for what is deployed; it is not shown whole, so it may have a query."""
+    if not version:
+        return ""
+    return (
+        f"; or, if that one is meant, say so in the job's URL before any #: ?version={version}, or "
+        f"&version={version} where it has a ? already, in place of a version that it names"
+    )
+
+
 def _unhealthy(url: str, fault: PlatformFault, tries: int) -> ConfigError:
+    if url.startswith(LOCAL):
+        return _unhealthy_here(url, fault, tries)
     if fault.fault in (Fault.FOREIGN, Fault.GARBLED):
         return ConfigError(
             f"{url}: answers, but is no reward function of this project ({fault}); deploy one "
@@ -76,17 +88,40 @@ def _unhealthy(url: str, fault: PlatformFault, tries: int) -> ConfigError:
         )
     return ConfigError(
         f"{url}: does not answer ({tries} tries, the last: {fault.fault}: {fault}); check that it "
-        f"is deployed and can be reached from here: `rollart rewards test {url}`"
+        f"is deployed and can be reached from here: {_TEST}"
+    )
+
+
+def _unhealthy_here(url: str, fault: PlatformFault, tries: int) -> ConfigError:
+    """Of a function in processes of this machine: nothing is deployed, and its code is at hand."""
+    if fault.fault is Fault.TIMEOUT:
+        return ConfigError(
+            f"{url}: does not answer ({tries} tries, the last: {fault}); if that is its own "
+            "@serverless(timeout=…), declare a longer one; if importing it takes so long, move "
+            "that work out of its module's body"
+        )
+    return ConfigError(
+        f"{url}: cannot be run here ({tries} tries, the last: {fault.fault}: {fault}); mend what "
+        "it raised; all of its words are in its log, which `rollart rewards` has on standard error"
     )
 
 
 def _command(url: str, function: str) -> str:
-    target = _TARGETS.get(urllib.parse.urlsplit(url).scheme)
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "serve":
+        name = parts.netloc
+        return (
+            "`serve run rollart.backends.rewards.ray_serve_app:application "
+            f"function={function or _FUNCTION} --name {name} --route-prefix /{name}`"
+        )
+    target = _TARGETS.get(parts.scheme)
     if target is None:
-        return f"`rollart rewards test {url}` says more"
+        return f"{_TEST} says more"
     return (
         f"`rollart rewards package {function or _FUNCTION} --target {target} --out DIR` prints how"
     )
 
 
 _FUNCTION = "module:function"
+# The URL here is what may be shown of the job's: without what it is reached and compared by.
+_TEST = "`rollart rewards test` with the job's own URL"
