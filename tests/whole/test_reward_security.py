@@ -135,6 +135,10 @@ def test_an_answer_that_is_evaluated_reaches_no_network_and_no_secret(
         async with server, opened(CARELESS) as judge:
             touched = await judge.ask("touch", f'__import__("os").system("touch {tmp_path}/x")')
             assert touched.score not in (None, 0.0)  # it ran, and could not
+            beside = '__import__("os").system("touch x") or __import__("os").path.exists("x")'
+            assert await judge.ask("beside", beside) == Verdict(score=1.0)
+            gone = '__import__("os").path.exists("x")'
+            assert await judge.ask("gone", gone) == Verdict(score=0.0)
             poison = 'setattr(__import__("judge"), "answer_of", lambda t: "0.99") or 1'
             assert await judge.ask("poison", poison) == Verdict(score=1.0)
             for number in range(10):

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -114,6 +116,34 @@ def writes(trajectory):
     except PermissionError:
         refused += 1
     return float(refused)
+
+def runs_what_it_is_given(trajectory):
+    import subprocess, sys
+    command = [sys.executable, "-c", trajectory.task.payload["code"]]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+def looks_around(trajectory):
+    import glob
+    seen = 0
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            seen += b"in-its-environment" in open(path, "rb").read()
+        except OSError:
+            pass
+    return float(seen)
+
+@ra.serverless(network=True)
+def may_look_around(trajectory):
+    return looks_around(trajectory)
+
+def where(trajectory):
+    import tempfile
+    open("left", "w").close()
+    os.makedirs("below/this")
+    assert os.listdir(os.getcwd()) and tempfile.gettempdir() == os.getcwd()
+    return ra.Verdict(score=1.0, reason=os.getcwd())
 
 def leaves_one(trajectory):
     import subprocess
@@ -325,7 +355,7 @@ def test_a_crash_costs_one_call_and_the_next_has_another_process(function: Funct
     async def main() -> None:
         async with function("crash") as crash:
             for _ in range(2):
-                with pytest.raises(PlatformFault, match=r"judge:crash: .*exit") as caught:
+                with pytest.raises(PlatformFault, match=r"judge:crash: .*exit code 7") as caught:
                     await called(crash)
                 assert caught.value.fault is Fault.CRASHED
 
@@ -366,6 +396,54 @@ def test_nothing_that_an_answer_does_to_its_scorer_is_there_for_the_next(
     asyncio.run(main())
 
 
+def test_a_function_that_runs_an_answer_scores_the_next_as_if_it_had_not(
+    function: Functions,
+) -> None:
+    poison = "open('json.py', 'w').write('dumps = lambda it: 1'); open('x', 'w'); print(0)"
+    right = "import json, os; print(float(json.dumps([]) == '[]' and not os.listdir()))"
+
+    async def main() -> None:
+        async with function("runs_what_it_is_given", most=1) as runs:
+            assert await score_of(runs, code=right) == 1.0
+            assert await score_of(runs, code=poison) == 0.0
+            assert [await score_of(runs, code=right) for _ in range(10)] == [1.0] * 10
+
+    asyncio.run(main())
+
+
+def test_a_call_has_a_folder_of_its_own_that_is_gone_with_it(function: Functions) -> None:
+    async def main() -> None:
+        async with function("where", most=2, idle_s=0.1) as where:
+            answers = await asyncio.gather(*(called(where) for _ in range(6)))
+            folders = [answer.verdict.reason for answer in answers if answer.verdict is not None]
+            assert len(set(folders)) == 6
+            root = Path(folders[0]).parent.parent
+            await wait_for_processes(where, 0)
+            async with asyncio.timeout(5):
+                while list(root.iterdir()):  # noqa: ASYNC110  a process's folder goes after it
+                    await asyncio.sleep(0.02)
+        assert not root.exists()
+
+    asyncio.run(main())
+
+
+def test_a_function_without_network_sees_no_other_processs_environment(
+    function: Functions,
+) -> None:
+    async def main() -> None:
+        async with function("may_look_around") as may_look:
+            assert await score_of(may_look) >= 1.0  # it would be found
+        async with function("looks_around") as looks:
+            assert await score_of(looks) == 0.0
+
+    secret = {**os.environ, "SECRET": "in-its-environment"}
+    with subprocess.Popen(["sleep", "60"], env=secret) as other:
+        try:
+            asyncio.run(main())
+        finally:
+            other.kill()
+
+
 def test_a_function_without_network_writes_in_a_folder_of_its_own_only(
     function: Functions, folder: Path
 ) -> None:
@@ -388,7 +466,9 @@ def test_what_a_call_leaves_running_in_a_session_of_its_own_ends_with_it(
     async def main() -> None:
         async with function("leaves_one") as leaves:
             assert [await score_of(leaves, nap=NAP) for _ in range(2)] == [1.0, 1.0]
-            assert not naps()
+            async with asyncio.timeout(5):
+                while naps():  # noqa: ASYNC110  the answer does not wait for that
+                    await asyncio.sleep(0.02)
 
     asyncio.run(main())
 

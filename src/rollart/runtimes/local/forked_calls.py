@@ -25,22 +25,41 @@ _PATIENCE_S = 1.0  # for a fork that has answered
 Work = Callable[[bytes, float], bytes]
 """Answers a request, which may take these seconds."""
 
+Around = Callable[[int], None]
+"""Done with a call's number, before it or after it."""
+
 
 class CallCrashed(Exception):
-    """The fork ended without an answer; the message says how."""
+    """The fork ended without an answer; the message says how, and `code` as in `Popen`."""
+
+    def __init__(self, code: int) -> None:
+        how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        super().__init__(f"the call's process ended with {how}")
+        self.code = code
 
 
 class ForkedCalls:
-    """Does `work` for one call after another, each in a fork of this process as it is now."""
+    """Does `work` for one call after another, each in a fork of this process as it is now.
 
-    def __init__(self, work: Work) -> None:
+    Args:
+        begin: done in a fork before its call comes.
+        end: done in this process when a fork is gone.
+    """
+
+    def __init__(
+        self, work: Work, *, begin: Around | None = None, end: Around | None = None
+    ) -> None:
         self._work = work
+        self._begin = begin
+        self._end = end
+        self._number = 0
         self._next: _Fork | None = None
 
     def prepare(self) -> None:
         """Make the fork of the next call, unless it is there."""
         if self._next is None:
-            self._next = _forked(self._work)
+            self._number += 1
+            self._next = _forked(self._work, self._begin, self._number)
 
     @contextmanager
     def answer(self, body: bytes, seconds: float) -> Generator[bytes]:
@@ -69,33 +88,40 @@ class ForkedCalls:
                 _await_end(fork.pid, _PATIENCE_S)
             os.kill(fork.pid, signal.SIGKILL)
             _, status = os.waitpid(fork.pid, 0)
+            if self._end is not None:
+                self._end(fork.number)
         if answer is None:
-            code = os.waitstatus_to_exitcode(status)
-            how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-            raise CallCrashed(f"the call's process ended with {how}")
+            raise CallCrashed(os.waitstatus_to_exitcode(status))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fork:
     """A fork that waits for its call; `first` in a namespace, whose end ends all in it."""
 
+    number: int
     pid: int
     first: bool
     asks: BinaryIO
     answers: BinaryIO
 
 
-def _forked(work: Work) -> _Fork:
+def _forked(work: Work, begin: Around | None, number: int) -> _Fork:
     asked, asks = os.pipe()
     answers, answered = os.pipe()
     pid, first = _fork_into_namespace()
     if pid == 0:
         os.close(asks)
         os.close(answers)
-        _answer(work, asked, answered, first=first)
+
+        def serve() -> None:
+            if begin is not None:
+                begin(number)
+            _serve_one(work, asked, answered)
+
+        _run(serve, first=first)
     os.close(asked)
     os.close(answered)
-    return _Fork(pid, first, open(asks, "wb"), open(answers, "rb"))
+    return _Fork(number, pid, first, open(asks, "wb"), open(answers, "rb"))
 
 
 def _fork_into_namespace() -> tuple[int, bool]:
@@ -118,13 +144,13 @@ def _fork_into_namespace() -> tuple[int, bool]:
             os.close(own)
 
 
-def _answer(work: Work, asked: int, answered: int, *, first: bool) -> NoReturn:
-    """Answer the one call; where this is not `first` in a namespace yet, in a fork that is."""
+def _run(serve: Callable[[], None], *, first: bool) -> NoReturn:
+    """Serve the one call; where this is not `first` in a namespace yet, in a fork that is."""
     code = 1
     try:
         _end_with_parent()
         if first or not (inner := _fork_as_first()):
-            _serve_one(work, asked, answered)
+            serve()
             code = 0
         else:
             _, status = os.waitpid(inner, 0)

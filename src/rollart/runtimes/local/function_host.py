@@ -6,9 +6,13 @@ all the same, and its owner kills this process when a call takes too long.
 """
 
 import os
+import shutil
+import signal
+import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,6 +24,7 @@ from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls
 from rollart.runtimes.local.function_limits import (
     bound_memory,
     bound_processor,
+    give_up_rights,
     leave_network,
     write_only_to,
 )
@@ -36,7 +41,9 @@ class FunctionHostConfig:
         function: its import path.
         version: the hash of its sources.
         store: prefix of URLs that documents may be read from.
-        scratch: the one folder that a function without network may write to; where it runs.
+        scratch: this child's own folder, which it makes, and the one that a function without
+            network may write to; each call runs in a folder of its own within, gone with it. The
+            platform fills it in.
     """
 
     function: str
@@ -51,12 +58,13 @@ def entry(port: ChildPort, config: Any) -> None:
     show_prints_at_once()
     function = load(settings.function)
     declared = declared_settings(function)
-    if settings.scratch:
-        os.chdir(settings.scratch)
-        os.environ["TMPDIR"] = tempfile.tempdir = settings.scratch
+    os.mkdir(settings.scratch)
+    _work_in(settings.scratch)
     if not declared.network:
         leave_network()
         write_only_to(settings.scratch)
+        if declared.reuse:  # else each call does, and their processes are made with these rights
+            give_up_rights()
     bound_memory(declared.memory_mib)
     handler = Handler(
         function,
@@ -70,7 +78,21 @@ def entry(port: ChildPort, config: Any) -> None:
         bound_processor(seconds, for_good=not declared.reuse)
         return handler.handle(body)
 
-    calls = None if declared.reuse else ForkedCalls(work)
+    def folder(call: int) -> str:
+        return os.path.join(settings.scratch, f"call-{call}")
+
+    def begin(call: int) -> None:
+        os.mkdir(folder(call))
+        _work_in(folder(call))
+        if not declared.network:
+            write_only_to(folder(call), tells=False)
+            give_up_rights()
+
+    calls = (
+        None
+        if declared.reuse
+        else ForkedCalls(work, begin=begin, end=lambda call: remove_tree(folder(call)))
+    )
     if calls is not None:
         calls.prepare()
     port.ready()
@@ -85,14 +107,33 @@ def entry(port: ChildPort, config: Any) -> None:
 def answer(
     port: ChildPort, handler: Handler, calls: ForkedCalls, body: bytes, seconds: float
 ) -> None:
-    """Answer a request from a fork. Where that ends first, this process ends with its words."""
+    """Answer a request from a fork. Where that ends first, this process ends as it did."""
     try:
         with calls.answer(body, seconds) as answered:
             tell(port, answered)
     except CallCrashed as crashed:
-        raise SystemExit(str(crashed)) from crashed
+        _end_as(crashed)
     handler.answered()
     calls.prepare()
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder that a user's function wrote to, as far as it can be."""
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(folder)
+
+
+def _work_in(folder: str) -> None:
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
+def _end_as(crashed: CallCrashed) -> NoReturn:
+    sys.stderr.write(f"rollart: {crashed}\n")
+    if crashed.code < 0:
+        signal.signal(-crashed.code, signal.SIG_DFL)
+        os.kill(os.getpid(), -crashed.code)
+    raise SystemExit(max(crashed.code, 0))
 
 
 def tell(port: ChildPort, outcome: Any, *why: Any) -> None:

@@ -19,6 +19,8 @@ _ASK_VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _WRITING = 0b1_1111_1111_0010  # write a file, remove and make files of every kind
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 
+_CAPABILITIES = 0x20080522  # version 3 of the kernel's interface (linux/capability.h)
+
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 
@@ -53,16 +55,29 @@ def leave_network() -> None:
         _tell(f"keeps its network ({why})")
 
 
-def write_only_to(folder: str) -> None:
+def give_up_rights() -> None:
+    """From here on root may do what its own files allow, and neither it nor what it starts more.
+
+    Else root sees into every process, secrets in environments included, past Landlock. What the
+    system refuses later, such as another user's files, is refused.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+    libc.capset(struct.pack("=Ii", _CAPABILITIES, 0), struct.pack("=6I", *(6 * [0])))
+
+
+def write_only_to(folder: str, *, tells: bool = True) -> None:
     """From here on files are written, made and removed in this folder and in /dev only (Landlock).
 
-    Reading is as before; what is open for writing stays so, such as the log.
+    Reading is as before; what is open for writing stays so, such as the log. Of two folders only
+    what is in both is left.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     if version < 1:
         why = os.strerror(ctypes.get_errno())
-        _tell(f"may write files (no Landlock: {why})")
+        if tells:
+            _tell(f"may write files (no Landlock: {why})")
         return
     rights = _WRITING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     ruleset = libc.syscall(
@@ -76,7 +91,8 @@ def write_only_to(folder: str) -> None:
     libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
     if libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint(0)) != 0:
         why = os.strerror(ctypes.get_errno())
-        _tell(f"may write files ({why})")
+        if tells:
+            _tell(f"may write files ({why})")
     os.close(ruleset)
 
 

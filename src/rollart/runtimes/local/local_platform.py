@@ -6,10 +6,11 @@ one call, whose process is killed. Every process is told of with its begin and e
 """
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.process.errors import FrameTooLarge, ProcessError
@@ -51,8 +52,9 @@ class LocalPlatform:
     ) -> None:
         self._function = config.function
         self._timeout_s = timeout_s
-        self._scratch = TemporaryDirectory(prefix="rollart-function-")
-        config = replace(config, scratch=self._scratch.name)
+        self._scratch = tempfile.mkdtemp(prefix="rollart-function-")
+        self._on_instance = on_instance
+        self._removals: set[asyncio.Task[None]] = set()
         name = f"serverless-{config.function.replace(':', '-')}"
         self._forks = WarmForks(
             name=name,
@@ -64,11 +66,13 @@ class LocalPlatform:
         )
         self._pool = LanePool(
             name,
-            lambda child: self._forks.fork(function_host.ENTRY, config, name=child),
+            lambda child: self._forks.fork(
+                function_host.ENTRY, replace(config, scratch=self._folder(child)), name=child
+            ),
             most=most,
             keep=0,
             idle_s=idle_s,
-            on_end=on_instance,
+            on_end=self._ended,
         )
 
     @property
@@ -121,4 +125,17 @@ class LocalPlatform:
         """Kill what runs, within seconds."""
         await self._pool.close()
         await self._forks.close()
-        self._scratch.cleanup()
+        if self._removals:
+            await asyncio.wait(self._removals)
+        await asyncio.to_thread(function_host.remove_tree, self._scratch)
+
+    def _folder(self, child: str) -> str:
+        return os.path.join(self._scratch, child)
+
+    def _ended(self, child: str, begin: float, end: float) -> None:
+        self._on_instance(child, begin, end)
+        removal = asyncio.create_task(
+            asyncio.to_thread(function_host.remove_tree, self._folder(child))
+        )
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)

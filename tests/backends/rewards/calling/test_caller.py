@@ -129,6 +129,17 @@ def test_a_call_alone_that_takes_its_server_with_it_is_told_by_the_servers_healt
     run_virtual(main)
 
 
+def test_of_time_outs_the_first_is_told_whose_try_had_its_whole_time(rig: Any) -> None:
+    async def main() -> None:
+        made = rig(lambda n, time, request: Act(seconds=1e6), function_s=2.0)
+        outcome = await made.score(seconds=10.0)
+        assert outcome.tries > 2
+        assert outcome.verdict.failure is FailureKind.REWARD_TIMEOUT
+        assert "no answer within 3.5 s" in outcome.verdict.reason  # 1.25 times 2 s, and 1 s
+
+    run_virtual(main)
+
+
 def test_503_until_the_deadline_is_a_timeout_that_names_the_last_fault(rig: Any) -> None:
     async def main() -> None:
         made = rig(lambda n, time, request: UNAVAILABLE, breaker_failures=1000)

@@ -10,7 +10,7 @@ from rollart.backends.rewards.calling.answers import document_bytes, no_verdict,
 from rollart.backends.rewards.calling.records import Outcome
 from rollart.backends.rewards.calling.references import References
 from rollart.backends.rewards.calling.retries import GiveUp, Retries
-from rollart.backends.rewards.platform import PlatformFault, PlatformLimits
+from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.core.errors import FailureKind
 from rollart.core.scoring.verdict import Verdict
 from rollart.core.scoring.wire import Answer, Reference, Request, encode_request
@@ -80,6 +80,13 @@ class Call:
         self.tries += 1
         self.sent_bytes = len(body)
         return body
+
+    def noted(self, fault: PlatformFault) -> PlatformFault:
+        """The fault to tell; of time-outs in a row it is the first: each try has less time."""
+        last = self.fault
+        if last is None or last.fault is not Fault.TIMEOUT or fault.fault is not Fault.TIMEOUT:
+            self.fault = fault
+        return self.fault or fault
 
     def answered(self, answer: Answer) -> Outcome:
         """It ends with an answer."""
