@@ -41,8 +41,8 @@ from rollart.observe.eventlog import EVENTS_FILE, EventLog, read_events
 from rollart.observe.recorder import Recorder
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.run import simulate
-from rollart.runtimes.sim.world import World
-from rollart.runtimes.sim.worldfile import load_world
+from rollart.runtimes.sim.world.file import load_world
+from rollart.runtimes.sim.world.sections import World
 
 PARTS = Path(__file__).parent / "parts"
 TP = 4

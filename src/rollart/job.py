@@ -56,7 +56,7 @@ from rollart.user_classes import (
 )
 
 if TYPE_CHECKING:
-    from rollart.runtimes.sim.world import World
+    from rollart.runtimes.sim.world.sections import World
 
 __all__ = [
     "EvalReport",

@@ -24,7 +24,7 @@ from rollart.core.events import Baseline, RunEnded
 from rollart.core.ports import EventSink, Launcher
 
 if TYPE_CHECKING:
-    from rollart.runtimes.sim.world import World
+    from rollart.runtimes.sim.world.sections import World
 
 SIM = "sim"
 """The runtime of modelled hardware, under virtual time."""

@@ -32,7 +32,7 @@ from rollart.resource.placement import (
 from rollart.user_classes import NO_CLASSES, UserClasses, apply
 
 if TYPE_CHECKING:
-    from rollart.runtimes.sim.world import World
+    from rollart.runtimes.sim.world.sections import World
 
 PYTHON_PATH_FILE = "python_path.txt"
 """In a run's directory: the folders where its user modules were found, one a line."""
@@ -140,10 +140,10 @@ def _check_runtime(runtime: str, world: Path | None, pools: ResourceManager | No
 
 def _in_world(plan: JobPlan, file: Path | None) -> JobPlan:
     """The plan in the world of `file`, or in an assumed one. Raises `ConfigError`."""
-    from rollart.runtimes.sim.defaults import default_world
-    from rollart.runtimes.sim.fitting import model_of, refuse_impossible, unused
     from rollart.runtimes.sim.launcher import run_workload
-    from rollart.runtimes.sim.worldfile import load_world
+    from rollart.runtimes.sim.world.defaults import default_world
+    from rollart.runtimes.sim.world.file import load_world
+    from rollart.runtimes.sim.world.fitting import model_of, refuse_impossible, unused
 
     affinity = run_affinity(plan.job, plan.wishes.generation)
     counts = Counter(name or LOCAL for name in engine_classes(plan.job, affinity))
@@ -189,7 +189,7 @@ def placed_in(
         with placed(plan.job, pools, plan.wishes) as found:
             yield found
         return
-    from rollart.runtimes.sim.places import places
+    from rollart.runtimes.sim.world.places import places
 
     found = places(plan.job, plan.world, run_affinity(plan.job, plan.wishes.generation))
     yield found.placement, found.bindings

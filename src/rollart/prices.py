@@ -16,13 +16,13 @@ def prices_of(run: Path) -> Mapping[str, float]:
     Raises:
         ConfigError: the run's world file cannot be read.
     """
-    from rollart.runtimes.sim.hardware import gpu, known
+    from rollart.runtimes.sim.hardware.catalogue import gpu, known
 
     prices = {name: price for name in known("gpu") if (price := gpu(name).price) is not None}
     file = run / WORLD_FILE
     if not file.is_file():
         return prices
-    from rollart.runtimes.sim.worldfile import load_world
+    from rollart.runtimes.sim.world.file import load_world
 
     try:
         own = load_world(file).gpu

@@ -17,14 +17,14 @@ import rollart as ra
 from rollart.cli.main import make_parser
 from rollart.core.config import Section
 from rollart.core.jobfile import Table
-from rollart.runtimes.sim import world
-from rollart.runtimes.sim.distributions import Distribution
-from rollart.runtimes.sim.fitting import refuse_impossible
-from rollart.runtimes.sim.hardware import gpu, known, link
-from rollart.runtimes.sim.model_shape import catalogue_models
+from rollart.runtimes.sim.hardware.catalogue import gpu, known, link
+from rollart.runtimes.sim.hardware.model_shape import catalogue_models
 from rollart.runtimes.sim.run import simulate
-from rollart.runtimes.sim.world import World
-from rollart.runtimes.sim.worldfile import parse_world, presets
+from rollart.runtimes.sim.world import sections
+from rollart.runtimes.sim.world.distributions import Distribution
+from rollart.runtimes.sim.world.file import parse_world, presets
+from rollart.runtimes.sim.world.fitting import refuse_impossible
+from rollart.runtimes.sim.world.sections import World
 from rollart.testing.parts import EventRecorder
 from rollart.testing.worlds import small_job
 
@@ -188,7 +188,7 @@ def described() -> Iterator[tuple[str, type[BaseModel]]]:
 def test_no_section_of_a_world_file_is_without_a_table() -> None:
     reached = set(described_sections())
     own = {
-        one for one in vars(world).values() if isinstance(one, type) and issubclass(one, Section)
+        one for one in vars(sections).values() if isinstance(one, type) and issubclass(one, Section)
     }
     assert own - {Section} <= reached
 

@@ -22,7 +22,7 @@ from rollart.observe.history import gather
 from rollart.observe.idle import DeviceAccount, account
 from rollart.observe.intervals import Interval, merged
 from rollart.runtimes.sim.run import simulate
-from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.world.sections import World
 from rollart.testing.harness import ScriptedRun, run_scripted, scripted_job
 from rollart.testing.parts import EventRecorder
 from rollart.testing.script import Script

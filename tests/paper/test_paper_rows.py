@@ -21,7 +21,7 @@ from rollart.paper.parameters import Change, frozen
 from rollart.paper.rows import Kind, Part, Row, judged, within
 from rollart.paper.run import run_rows
 from rollart.paper.table import json_objects, text_table, verdict
-from rollart.runtimes.sim.fitting import refuse_impossible
+from rollart.runtimes.sim.world.fitting import refuse_impossible
 
 RUN = Measured(
     step_s=10.0,

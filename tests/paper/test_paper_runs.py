@@ -16,10 +16,10 @@ from rollart.paper.measure import REWARD_POOL, TRAINER_POOL, Measured, Watch
 from rollart.paper.parameters import NO_TRAINING
 from rollart.paper.run import run_arm
 from rollart.paper.spread import TaskSpread
+from rollart.runtimes.sim.episodes.workload import DrawnDomain
 from rollart.runtimes.sim.loop import run_virtual
-from rollart.runtimes.sim.workload import DrawnDomain
-from rollart.runtimes.sim.world import DomainSection, RewardSection
-from rollart.runtimes.sim.worldfile import presets
+from rollart.runtimes.sim.world.file import presets
+from rollart.runtimes.sim.world.sections import DomainSection, RewardSection
 
 KEYS = {
     "turns": {"uniform": [2, 5]},

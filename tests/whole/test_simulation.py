@@ -18,7 +18,7 @@ from rollart.core.events import LedgerClosed, RunEnded, RunStarted, Stamped, War
 from rollart.core.jobfile import load_job
 from rollart.observe.eventlog import EVENTS_FILE, read_events
 from rollart.recorded import replay_run
-from rollart.runtimes.sim.worldfile import load_world
+from rollart.runtimes.sim.world.file import load_world
 from rollart.testing.worlds import TAG, small_job, small_table
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from rollart.paper.parameters import (
     TENSOR_PARALLEL,
     WITH_SWE,
 )
-from rollart.runtimes.sim.world import World
-from rollart.runtimes.sim.worldfile import parse_world, presets
+from rollart.runtimes.sim.world.file import parse_world, presets
+from rollart.runtimes.sim.world.sections import World
 
 H800, H20 = "H800", "H20"
 MATH = "GEM-math"

@@ -16,9 +16,9 @@ from rollart.paper.effort import FULL
 from rollart.paper.evaluation import all_rows
 from rollart.paper.parameters import frozen
 from rollart.paper.rows import Kind
-from rollart.runtimes.sim import world
-from rollart.runtimes.sim.roofline import DEFAULT_CONSTANTS
-from rollart.runtimes.sim.trainer import TrainerSettings
+from rollart.runtimes.sim.hardware.roofline import DEFAULT_CONSTANTS
+from rollart.runtimes.sim.training.trainer import TrainerSettings
+from rollart.runtimes.sim.world import sections
 
 CATALOGUES = ("hardware.toml", "models.toml", "workloads.toml")
 
@@ -54,18 +54,18 @@ def _said() -> Mapping[str, object]:
 
 def _left_out() -> Mapping[str, Mapping[str, str]]:
     """What holds where a world says nothing."""
-    sections = {
+    world = {
         kind.__name__: {
             name: repr(field.default)
             for name, field in kind.model_fields.items()
             if not field.is_required()
         }
         for kind in Section.__subclasses__()
-        if kind.__module__ == world.__name__
+        if kind.__module__ == sections.__name__
     }
     trainer = {
         field.name: repr(field.default)
         for field in fields(TrainerSettings)
         if field.default is not MISSING
     }
-    return {**sections, TrainerSettings.__name__: trainer}
+    return {**world, TrainerSettings.__name__: trainer}

@@ -6,9 +6,9 @@ Invariant: the factor follows from the seed and the task's name; all else is the
 import math
 from statistics import NormalDist
 
-from rollart.runtimes.sim.distributions import place
+from rollart.runtimes.sim.episodes.workload import DomainWorkload, RunWorkload, Span
 from rollart.runtimes.sim.launcher import SimLauncher
-from rollart.runtimes.sim.workload import DomainWorkload, RunWorkload, Span
+from rollart.runtimes.sim.world.distributions import place
 
 _STANDARD = NormalDist()
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rollart.core.config import JobConfig
 from rollart.core.jobfile import Table, parse_job
-from rollart.runtimes.sim.world import World
-from rollart.runtimes.sim.worldfile import parse_world
+from rollart.runtimes.sim.world.file import parse_world
+from rollart.runtimes.sim.world.sections import World
 
 TAG = "lake"
 

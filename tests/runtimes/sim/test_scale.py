@@ -18,7 +18,7 @@ from rollart.core.config import JobConfig
 from rollart.core.events import TrajectoryStarted, TurnEnded
 from rollart.core.tokens import total_length
 from rollart.runtimes.sim.run import simulate
-from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.world.sections import World
 from rollart.testing.parts import EventRecorder
 from rollart.testing.worlds import TAG, small_job, small_world
 

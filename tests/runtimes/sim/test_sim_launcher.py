@@ -11,11 +11,11 @@ from rollart.core.identity import PolicyVersion
 from rollart.core.ports import Binding, ClassPath, Engine, Launcher, Rendered, Renderer, TaskSource
 from rollart.core.tokens import TokenBlock
 from rollart.core.types import GenerateRequest, Message, TokenDelta
-from rollart.runtimes.sim.engine import ModelledEngine
+from rollart.runtimes.sim.engines.engine import ModelledEngine
+from rollart.runtimes.sim.episodes.renderer import LengthRenderer, length_of, shown
+from rollart.runtimes.sim.episodes.tasks import NumberedTasks
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.loop import run_virtual
-from rollart.runtimes.sim.renderer import LengthRenderer, length_of, shown
-from rollart.runtimes.sim.tasks import NumberedTasks
 from rollart.runtimes.sim.workers import start_worker
 from rollart.testing.conformance import (
     LauncherTrial,

@@ -38,7 +38,7 @@ from rollart.runtimes.sim.chaos.invariants import broken_invariants
 from rollart.runtimes.sim.chaos.port_invariants import broken_at_ports
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.run import simulate
-from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.world.sections import World
 from rollart.testing.parts import EventRecorder
 from rollart.testing.scheduling_plants import CreditsAtGetBatch
 from rollart.testing.worlds import TAG, small_job, small_world

@@ -24,9 +24,21 @@ from rollart.core.ports import (
     WorkerHandle,
 )
 from rollart.core.types import Task
-from rollart.runtimes.sim.engine import ModelledEngine, modelled_engine
-from rollart.runtimes.sim.environments import EnvironmentLimits, ModelledEnvironments
-from rollart.runtimes.sim.fitting import (
+from rollart.runtimes.sim.engines.engine import ModelledEngine, modelled_engine
+from rollart.runtimes.sim.engines.pd_engine import prefill_decode_engine
+from rollart.runtimes.sim.episodes.environments import EnvironmentLimits, ModelledEnvironments
+from rollart.runtimes.sim.episodes.recorded import load_recorded
+from rollart.runtimes.sim.episodes.renderer import LengthRenderer
+from rollart.runtimes.sim.episodes.reward_pools import RewardPool
+from rollart.runtimes.sim.episodes.rewards import ModelledReward, make_pool
+from rollart.runtimes.sim.episodes.tasks import NumberedTasks, heldout_tasks
+from rollart.runtimes.sim.episodes.turnstile import Turnstile
+from rollart.runtimes.sim.episodes.workload import DomainWorkload, DrawnDomain, RunWorkload
+from rollart.runtimes.sim.hardware.network import Network
+from rollart.runtimes.sim.training.trainer import ModelledTrainer
+from rollart.runtimes.sim.training.weights import ModelledStore
+from rollart.runtimes.sim.workers import InProcessWorker, start_worker
+from rollart.runtimes.sim.world.fitting import (
     engine_settings,
     gpus_wanted,
     link_of,
@@ -36,20 +48,8 @@ from rollart.runtimes.sim.fitting import (
     trainer_settings,
     weight_settings,
 )
-from rollart.runtimes.sim.network import Network
-from rollart.runtimes.sim.pd_engine import prefill_decode_engine
-from rollart.runtimes.sim.places import reward_worker
-from rollart.runtimes.sim.recorded import load_recorded
-from rollart.runtimes.sim.renderer import LengthRenderer
-from rollart.runtimes.sim.reward_pools import RewardPool
-from rollart.runtimes.sim.rewards import ModelledReward, make_pool
-from rollart.runtimes.sim.tasks import NumberedTasks, heldout_tasks
-from rollart.runtimes.sim.trainer import ModelledTrainer
-from rollart.runtimes.sim.turnstile import Turnstile
-from rollart.runtimes.sim.weights import ModelledStore
-from rollart.runtimes.sim.workers import InProcessWorker, start_worker
-from rollart.runtimes.sim.workload import DomainWorkload, DrawnDomain, RunWorkload
-from rollart.runtimes.sim.world import RewardSection, World
+from rollart.runtimes.sim.world.places import reward_worker
+from rollart.runtimes.sim.world.sections import RewardSection, World
 
 
 class SimLauncher:

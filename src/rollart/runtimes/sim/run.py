@@ -11,11 +11,11 @@ from rollart.control.assembly import STANDARD, ControlParts, assemble
 from rollart.control.controller import Controller, RunResult
 from rollart.core.config import JobConfig
 from rollart.core.ports import Affinity, EventSink, Launcher
-from rollart.runtimes.sim.fitting import refuse_impossible
 from rollart.runtimes.sim.launcher import SimLauncher
 from rollart.runtimes.sim.loop import run_virtual
-from rollart.runtimes.sim.places import places
-from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.world.fitting import refuse_impossible
+from rollart.runtimes.sim.world.places import places
+from rollart.runtimes.sim.world.sections import World
 
 RUN_ID = "sim"
 

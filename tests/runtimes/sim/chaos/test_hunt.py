@@ -17,8 +17,8 @@ from rollart.runtimes.sim.chaos.run import ChaosRun, play
 from rollart.runtimes.sim.chaos.scene import draw_job
 from rollart.runtimes.sim.chaos.search import Coverage, Hunt, hunt, play_seed, shrink
 from rollart.runtimes.sim.chaos.worlds import draw_world
-from rollart.runtimes.sim.fitting import refuse_impossible
-from rollart.runtimes.sim.world import World
+from rollart.runtimes.sim.world.fitting import refuse_impossible
+from rollart.runtimes.sim.world.sections import World
 from rollart.testing.plants import PLANTS
 
 ROUNDS = 6

@@ -8,10 +8,10 @@ import random
 
 from rollart.core.config import JobConfig
 from rollart.core.identity import derive_seed
-from rollart.runtimes.sim.defaults import default_world
-from rollart.runtimes.sim.distributions import uniform
-from rollart.runtimes.sim.fitting import gpus_wanted
-from rollart.runtimes.sim.world import (
+from rollart.runtimes.sim.world.defaults import default_world
+from rollart.runtimes.sim.world.distributions import uniform
+from rollart.runtimes.sim.world.fitting import gpus_wanted
+from rollart.runtimes.sim.world.sections import (
     DedicatedSection,
     EngineSection,
     ImageSection,
