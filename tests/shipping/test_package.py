@@ -194,6 +194,34 @@ def test_whatever_is_no_earlier_package_is_not_touched(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize(
+    "out",
+    [
+        Path("/proc/judge"),
+        Path("/proc/deeper/judge"),
+        Path("judge.py/inside"),
+        Path("x" * 256),
+        Path("x" * 300) / "inside",
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_line_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: Path
+) -> None:
+    root = written(tmp_path, "def score(t):\n    return 1.0\n")
+    monkeypatch.chdir(root)
+    with pytest.raises(ConfigError, match="give a folder where you may write") as refused:
+        package("judge:score", TARGETS["lambda"], out, root=root)
+    assert str(refused.value).startswith(f"--out {root / out}: cannot be written (")
+    assert files(root) == {"judge.py"}
+
+
+def test_a_folder_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
+    root = written(tmp_path / "in", "def score(t):\n    return 1.0\n")
+    for _ in range(2):  # the second replaces the first
+        package("judge:score", TARGETS["lambda"], tmp_path / ("x" * 255), root=root)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in", "x" * 255]
+
+
+@pytest.mark.parametrize(
     ("source", "said"),
     [
         ("def other(t):\n    return 1.0\n", "has no function 'score'; it has: other"),
@@ -261,6 +289,8 @@ def test_a_name_or_store_that_no_platform_takes_is_refused(
 @pytest.mark.parametrize(
     ("declared", "target", "said"),
     [
+        ("timeout=float('inf')", "lambda", "timeout=inf): must be seconds above 0"),
+        ("memory=10**15", "fc", "1048576 MiB at most"),
         ("timeout=1000", "lambda", "timeout of 1000 s; lambda takes 1 to 900"),
         ("memory=20000", "lambda", "memory of 20000 MB; lambda takes 128 to 10240"),
         ("timeout=4000", "cloudrun", "cloudrun takes 1 to 3600"),

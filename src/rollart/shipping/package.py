@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -122,19 +123,22 @@ def package(
     if shipment.python != _python():
         warnings.append(f"looked at with Python {_python()}; {target.name} has {shipment.python}")
     files = _texts(shipment, target)
-    out = _place(out, sources)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    out = Path(os.path.abspath(out))
     try:
-        _fill(fresh, shipment, files)
-        if vendor:
-            _vendor(fresh, shipment, target)
-        _look_inside(path, fresh)
-        size = folder_size(fresh)
-        _refuse_size(size, target, "the package")
-        fresh.chmod(0o755)  # a temporary folder is its maker's alone
-        _replace(out, fresh)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        _place(out, sources)
+        with _beside(out) as fresh:
+            _fill(fresh, shipment, files)
+            if vendor:
+                _vendor(fresh, shipment, target)
+            _look_inside(path, fresh)
+            size = folder_size(fresh)
+            _refuse_size(size, target, "the package")
+            fresh.chmod(0o755)  # a temporary folder is its maker's alone
+            _replace(out, fresh)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: cannot be written ({error}); give a folder where you may write"
+        ) from error
     return Packaged(
         directory=out, shipment=shipment, target=target, bytes=size, warnings=tuple(warnings)
     )
@@ -235,9 +239,8 @@ def _texts(shipment: Shipment, target: Target) -> dict[str, str]:
     return texts
 
 
-def _place(out: Path, sources: Sources) -> Path:
-    """Where to write. Raises `ConfigError` for what must not be replaced."""
-    out = Path(os.path.abspath(out))
+def _place(out: Path, sources: Sources) -> None:
+    """Make ready to write there. Raises `ConfigError` for what must not be replaced."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise ConfigError(f"--out {out}: is no folder; give one that does not exist yet")
     inside = [file for _, file in sources.files if file.resolve().is_relative_to(out.resolve())]
@@ -248,11 +251,17 @@ def _place(out: Path, sources: Sources) -> Path:
             f"--out {out}: is not empty and no earlier package (it has no {MANIFEST}); give a "
             "folder that does not exist yet"
         )
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder beside it, on the same disk; gone afterwards unless it was put in place."""
+    fresh = Path(tempfile.mkdtemp(prefix=".rollart-", dir=out.parent))
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be made ({error})") from error
-    return out
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _fill(folder: Path, shipment: Shipment, texts: Mapping[str, str]) -> None:
@@ -305,7 +314,7 @@ def _replace(out: Path, fresh: Path) -> None:
     if not out.exists():
         fresh.rename(out)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent))
+    old = Path(tempfile.mkdtemp(prefix=".rollart-old-", dir=out.parent))
     out.rename(old)  # over an empty folder a rename is allowed
     try:
         fresh.rename(out)

@@ -31,13 +31,22 @@ def test_memory_is_mebibytes_or_says_its_unit(memory: int | str, mebibytes: int)
         ({"url": "ftp://host/x"}, r"url='ftp://host/x'.*use one of local://"),
         ({"url": "judge:score"}, "use one of local://"),
         ({"url": 5}, "use one of local://"),
-        ({"timeout": 0}, r"timeout=0\): must be seconds above 0; use timeout=10"),
+        ({"timeout": 0}, r"timeout=0\): must be seconds above 0, 604800 at most; use timeout=10"),
+        ({"timeout": float("inf")}, r"timeout=inf\): .*604800 at most; use timeout=10"),
+        ({"timeout": float("nan")}, r"timeout=nan\): "),
+        ({"timeout": 10**400}, r"timeout=10+…\): .*604800 at most"),
+        ({"timeout": 10**5000}, r"timeout=a number of thousands of digits\)"),
         ({"timeout": "10"}, "must be seconds above 0"),
         ({"timeout": True}, "must be seconds above 0"),
         ({"memory": "512"}, 'use memory="512MB"'),
         ({"memory": "512Mi"}, 'use memory="512MB"'),
         ({"memory": -1}, 'use memory="512MB"'),
         ({"memory": 1.5}, 'use memory="512MB"'),
+        ({"memory": 10**15}, r"memory=10+\): .*1048576 MiB at most; use memory=\"512MB\""),
+        ({"memory": "1025 GB"}, "memory='1025 GB'.*1048576 MiB at most"),
+        ({"memory": "9" * 5000 + "MB"}, r"memory='9+…\): .*1048576 MiB at most"),
+        ({"concurrency": 10**15}, r"concurrency=10+\): .*1000000 at most; use concurrency=8"),
+        ({"concurrency": float("inf")}, r"concurrency=inf\): "),
         ({"concurrency": 0}, "use concurrency=8"),
         ({"concurrency": 1.5}, "use concurrency=8"),
     ],
@@ -47,6 +56,13 @@ def test_a_wrong_argument_is_refused_with_its_value_and_a_valid_one(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         serverless(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_largest_that_is_told_is_taken() -> None:
+    largest = {"timeout": 604_800, "memory": "1024GB", "concurrency": 1_000_000}
+    settings = declared_settings(serverless(**largest)(lambda trajectory: 0.0))  # type: ignore[arg-type]
+    assert settings.memory_mib == 1_048_576
+    assert (settings.timeout_s, settings.concurrency) == (604_800.0, 1_000_000)
 
 
 @pytest.mark.parametrize("stands_on", [dict, 3])

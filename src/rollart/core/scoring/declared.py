@@ -17,8 +17,13 @@ SCHEMES = ("local", "http", "https", "fc", "lambda", "serve")
 
 _MARK = "_rollart_serverless"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+")
-_MEMORY = re.compile(r"(\d+)\s*(MB|GB)")
+_MEMORY = re.compile(r"(\d{1,18})\s*(MB|GB)")
 _MIB = {"MB": 1, "GB": 1024}
+
+# Far above what any platform takes, and below what breaks a process limit, a file or a conversion.
+LONGEST_S = 7 * 86_400
+LARGEST_MIB = 1 << 20  # 1 TiB
+MOST_INSTANCES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +67,10 @@ def serverless(
         url: ``local://module:function``, ``http(s)://…``, ``fc://…``, ``lambda://…`` or
             ``serve://…``; left out, it runs in the job's own pool of processes. A job that
             names a URL uses that instead.
-        timeout: seconds that one call may take in its process, after which this project's own
-            processes are killed; a job's ``timeouts.reward_s`` is above it.
-        memory: of one instance, such as ``"512MB"``; a number is MiB.
-        concurrency: instances at most.
+        timeout: seconds that one call may take in its process, a week at most, after which this
+            project's own processes are killed; a job's ``timeouts.reward_s`` is above it.
+        memory: of one instance, such as ``"512MB"``, 1 TiB at most; a number is MiB.
+        concurrency: instances at most, itself 1,000,000 at most.
         network: whether it may reach the network, and write files anywhere, where this project
             runs it. Refusing that is best effort: where the system does not, the log says so.
         reuse: whether a process of this project's answers several calls in one memory, for what
@@ -81,12 +86,17 @@ def serverless(
         if found is None or found[1] not in SCHEMES:
             known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             raise ConfigError(f"{where}(url={url!r}): no platform has this URL; use one of {known}")
-    if timeout is not None and not _positive(timeout):
-        raise ConfigError(f"{where}(timeout={timeout!r}): must be seconds above 0; use timeout=10")
-    if concurrency is not None and not (_positive(concurrency) and concurrency % 1 == 0):
+    if timeout is not None and not _positive(timeout, LONGEST_S):
         raise ConfigError(
-            f"{where}(concurrency={concurrency!r}): must be a whole number above 0; use "
-            "concurrency=8"
+            f"{where}(timeout={_told(timeout)}): must be seconds above 0, {LONGEST_S} at most; use "
+            "timeout=10"
+        )
+    if concurrency is not None and not (
+        _positive(concurrency, MOST_INSTANCES) and concurrency % 1 == 0
+    ):
+        raise ConfigError(
+            f"{where}(concurrency={_told(concurrency)}): must be a whole number above 0, "
+            f"{MOST_INSTANCES} at most; use concurrency=8"
         )
     settings = ServerlessSettings(
         url=url,
@@ -114,15 +124,27 @@ def declared_settings(function: object) -> ServerlessSettings:
     return getattr(function, _MARK, NO_SETTINGS)
 
 
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+def _positive(value: object, most: int) -> bool:
+    """Whether it is a number above 0 and no larger than that; neither infinity nor NaN is."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
 
 
 def _mebibytes(memory: object) -> int:
+    mebibytes = memory
     if isinstance(memory, str) and (found := _MEMORY.fullmatch(memory.strip())):
-        memory = int(found[1]) * _MIB[found[2]]
-    if isinstance(memory, int) and _positive(memory):
-        return memory
+        mebibytes = int(found[1]) * _MIB[found[2]]
+    if isinstance(mebibytes, int) and _positive(mebibytes, LARGEST_MIB):
+        return mebibytes
     raise ConfigError(
-        f'serverless(memory={memory!r}): must be MiB or such as "512MB"; use memory="512MB"'
+        f'serverless(memory={_told(memory)}): must be MiB or such as "512MB", {LARGEST_MIB} MiB at '
+        'most; use memory="512MB"'
     )
+
+
+def _told(value: object) -> str:
+    """A value in a message of one line; Python itself has no digits for the longest numbers."""
+    try:
+        shown = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return shown if len(shown) <= 100 else f"{shown[:100]}…"
