@@ -158,6 +158,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "of-no-account")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Ray's own clusters take no one else's calls
     monkeypatch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # what a gateway leaves is seen
     return write_handler(tmp_path / "judge", "judge:score", JUDGE)
 
 
@@ -209,6 +211,7 @@ def play(url: str, folder: Path, scene: Callable[[Gauge], Awaitable[None]]) -> i
             await gateway.open(FunctionWish(places=(Place(at=at, version="v1"),)))
             (pid,) = children() - before[0]
             await scene(Gauge(gateway, pid, at.platform))
+            assert bool(left_files()) == url.startswith("local")
             if port := port_of(url):
                 assert 0 < connections(port) <= AT_ONCE
         finally:
@@ -218,9 +221,14 @@ def play(url: str, folder: Path, scene: Callable[[Gauge], Awaitable[None]]) -> i
 
     verdicts = asyncio.run(main())
     assert live_processes(RUN) == ()
+    assert left_files() == []
     if port := port_of(url):
         assert connections(port) == 0
     return verdicts
+
+
+def left_files() -> list[Path]:
+    return list(Path(os.environ["TMPDIR"]).glob("rollart-*"))
 
 
 def port_of(url: str) -> int | None:
@@ -230,7 +238,7 @@ def port_of(url: str) -> int | None:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["local", "http", "lambda", "fc", "serve"])
 def test_ten_thousand_rewards_leave_memory_flat_and_no_process_connection_or_file(
     kind: str, folder: Path
