@@ -124,6 +124,8 @@ def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixtur
         ("http://169.254.169.254/latest", "169.254.169.254"),
         ("http://127.0.0.1/?auth=secret", "must be google, or name the environment variable"),
         ("http://127.0.0.1/?store=s3://id:secret@bucket", "?store= must be the URL of a folder"),
+        ("http://127.0.0.1/?store=file://host/x", "no host in it; use store=file:///folder"),
+        ("http://127.0.0.1/?store=file:///no/such/x", "there is no folder /no/such to make it in"),
         ("http://127.0.0.1/?hedge=yes", "?hedge= must be 0 or 1"),
         ("fc://judge", "use fc://name?region=cn-hangzhou&account="),
     ],

@@ -274,6 +274,7 @@ def test_a_module_that_is_not_in_the_folder_is_refused(tmp_path: Path) -> None:
         ({"name": "a" * 49}, "must be 1 to 48"),
         ({"store": "bucket/x"}, "--store 'bucket/x': must be"),
         ({"store": "ftp://host/x"}, "must be the URL of a folder"),
+        ({"store": "file://host/x"}, "--store 'file://host/x': file:// must be the path"),
         ({"store": "s3://key:secret@bucket/x"}, "a user or password"),
     ],
 )

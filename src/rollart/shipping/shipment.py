@@ -125,6 +125,11 @@ def store_requirements(store: str) -> tuple[str, ...]:
             f"--store {store!r}: must be the URL of a folder, of {known}; use --store "
             "s3://bucket/folder, as ?store= of the job's reward URL"
         )
+    if scheme == "file" and not rest.startswith("/"):
+        raise ConfigError(
+            f"--store {store!r}: file:// must be the path of a folder, with no host in it; use "
+            "--store file:///folder, with a share of another machine mounted there"
+        )
     if "@" in rest.partition("/")[0]:
         raise ConfigError(
             "--store: a URL with a user or password in it would be written into the package; "

@@ -59,6 +59,16 @@ def test_a_store_may_have_any_path() -> None:
 
 
 @pytest.mark.parametrize(
+    "store",
+    ["file://host/x", "FILE://host/x", "file://localhost/x", "file://x", "file:x", "file:/x"],
+)
+def test_a_store_of_files_has_a_path_and_no_host(store: str) -> None:
+    with pytest.raises(ValueError, match="no host in it; use store=file:///folder"):
+        reward_place(f"https://f.example/x?store={store}")
+    assert reward_place("https://f.example/x?store=file:///x").store == "file:///x"
+
+
+@pytest.mark.parametrize(
     ("query", "says"),
     [
         ("hedge=2", "0 or 1"),

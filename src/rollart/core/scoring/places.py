@@ -28,7 +28,8 @@ class RewardPlace:
         function: its import path here, from the fragment (``lambda://judge#judge:score``) or of
             ``local://``; empty where nothing is known of it here.
         version: that the function there must have, where the URL pins one.
-        store: URL of a folder for documents too large to send; None: they are not sent.
+        store: URL of a folder for documents too large to send, of ``file://`` without a host;
+            None: they are not sent.
         concurrency: calls under way at most.
         rate_per_s: calls begun a second at most.
         idle_s: seconds without a call after which a local process ends; None: about as long as
@@ -138,6 +139,11 @@ def _folder(given: str | None) -> str | None:
         raise ValueError(
             "?store= must be the URL of a folder, with no user, password or query in it; use "
             "store=s3://bucket/folder, and give credentials by the environment"
+        )
+    if given.lower().startswith("file:") and not given.startswith("file:///"):
+        raise ValueError(
+            "?store=file:// must be the path of a folder here, with no host in it; use "
+            "store=file:///folder, with a share of another machine mounted there"
         )
     return given
 

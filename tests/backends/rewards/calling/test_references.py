@@ -260,6 +260,39 @@ def test_a_store_that_nothing_serves_is_refused_with_the_remedy() -> None:
             References(url)
 
 
+def test_a_folder_is_made_in_one_that_is_there_and_nowhere_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = References((tmp_path / "new").as_uri())
+        store.drop(await store.put(b"document"))
+        await store.close()
+
+    asyncio.run(main())
+    assert [*(tmp_path / "new").iterdir()] == []
+    mistyped = tmp_path / "moutn" / "rewards"
+    with pytest.raises(ConfigError, match=f"no folder {mistyped.parent} to make it in"):
+        References(mistyped.as_uri())
+    assert not mistyped.parent.exists()
+    (tmp_path / "file").write_text("precious")
+    for no_folder in ("file", "file/deeper"):
+        with pytest.raises(ConfigError, match="no folder"):
+            References((tmp_path / no_folder).as_uri())
+
+
+def test_a_folder_whose_parent_is_gone_by_then_is_not_made(tmp_path: Path) -> None:
+    """A disk was unmounted in a run: what would be stored must not fill the one below it."""
+
+    async def main() -> None:
+        (tmp_path / "disk").mkdir()
+        store = References((tmp_path / "disk/rewards").as_uri())
+        (tmp_path / "disk").rmdir()
+        with pytest.raises(PlatformFault, match="FileNotFoundError"):
+            await store.put(b"document")
+        await store.close()
+
+    asyncio.run(main())
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_answers_need_no_store(rig: Any) -> None:
     async def main() -> None:
         assert (await rig(lambda n, time, request: ANSWERS).score(value=2.0)).verdict.score == 2.0

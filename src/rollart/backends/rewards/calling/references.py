@@ -8,6 +8,7 @@ puts or closes waits for them no longer than `STORE_S`.
 
 import asyncio
 import hashlib
+import os
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Coroutine
@@ -50,7 +51,8 @@ class References:
     Args:
         seconds: that a document may take to be written, and `close` to remove what is left.
 
-    Raises `ConfigError` for a URL that no installed package serves.
+    Raises `ConfigError` for a URL that no installed package serves, and for a folder here that
+    neither is there nor has a parent that is: it may be mistyped, or its disk not mounted.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class References:
 def _objects_at(url: str, threads: ThreadPoolExecutor) -> Objects:
     scheme = urllib.parse.urlsplit(url).scheme
     if scheme == "file":
+        _refuse_nowhere(url)
         return _InThreads(threads, write=_write_file, remove=_remove_file)
     try:
         import fsspec
@@ -152,6 +155,18 @@ def _objects_at(url: str, threads: ThreadPoolExecutor) -> Objects:
             f"{scheme or 'such'} URLs (fsspec, and s3fs for s3://)"
         ) from error
     return _InThreads(threads, write=_write_remote, remove=_remove_remote)
+
+
+def _refuse_nowhere(url: str) -> None:
+    """Only the folder itself is made, at the first document."""
+    folder = _path(url)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise ConfigError(f"?store={url}: {folder} is no folder; give one, or what can be made one")
+    if not os.path.isdir(folder.parent):
+        raise ConfigError(
+            f"?store={url}: there is no folder {folder.parent} to make it in; make that, or mount "
+            "the disk that it is on"
+        )
 
 
 class _InThreads:
@@ -178,7 +193,7 @@ class _InThreads:
 def _write_file(url: str, data: bytes) -> None:
     """In a folder of this machine, or one that is mounted on it."""
     path = _path(url)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
 
 
