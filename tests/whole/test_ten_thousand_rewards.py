@@ -228,7 +228,7 @@ def play(url: str, folder: Path, scene: Callable[[Gauge], Awaitable[None]]) -> i
 
 
 def left_files() -> list[Path]:
-    return list(Path(os.environ["TMPDIR"]).glob("rollart-*"))
+    return list(Path(os.environ["TMPDIR"]).glob("rollart-function-*"))
 
 
 def port_of(url: str) -> int | None:
