@@ -1,7 +1,8 @@
 """`rollart rewards serve` and `test` put together: a local platform behind HTTP, or any one tried.
 
-Owns the event loop and what runs in it, until the command ends. Invariant: no process outlives the
-command; a call that crashes or hangs costs that call, its process is killed at its timeout.
+Owns the event loop and what runs in it, until the command ends. Invariant: no process and no folder
+outlives the command, also when a signal ends it that can be caught; a call that crashes or hangs
+costs that call, its process is killed at its timeout.
 """
 
 import asyncio
@@ -9,10 +10,13 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from rollart.backends.rewards.callers import Callers, is_local, most_calls
 from rollart.backends.rewards.calling.caller import Caller
@@ -25,7 +29,6 @@ from rollart.core.scoring.handle import STORE
 from rollart.core.scoring.judge_calls import is_loopback
 from rollart.core.scoring.places import LOCAL, RewardPlace, reward_place
 from rollart.core.scoring.sources import Sources, sources_of
-from rollart.core.scoring.verdict import Verdict
 from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.local_platform import LocalPlatform
@@ -63,7 +66,7 @@ class Known:
 
 
 def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
-    """Serve the function at ``module:function`` until SIGINT or SIGTERM.
+    """Serve the function at ``module:function`` until SIGINT, SIGTERM or SIGHUP.
 
     Args:
         processes: calls at once; each has a process of its own while it lasts.
@@ -74,11 +77,12 @@ def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
             reach has no token.
     """
     token = token_of(os.environ, TOKEN, host)
-    known = _known(path)
-    try:
-        asyncio.run(_serve(known, token, host=host, port=port, processes=processes, say=say))
-    except ExceptionGroup as errors:  # of the group that connections live in
-        raise first_error(errors) from errors
+    with _ended_as_by_sigint():
+        known = _known(path)
+        try:
+            asyncio.run(_serve(known, token, host=host, port=port, processes=processes, say=say))
+        except ExceptionGroup as errors:  # of the group that connections live in
+            raise first_error(errors) from errors
 
 
 async def _serve(
@@ -92,7 +96,7 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for sign in (signal.SIGINT, signal.SIGTERM):
+    for sign in (signal.SIGINT, *_other_signs()):
         loop.add_signal_handler(sign, stop.set)
     async with _local(known, processes) as platform, asyncio.TaskGroup() as group:
         front = RewardFront(platform, seconds=known.settings.timeout_s or TIMEOUT_S)
@@ -180,12 +184,14 @@ def try_url(
         place = reward_place(url)
     except ValueError as error:
         raise ConfigError(f"the URL {error}") from error
-    documents = sample_documents(samples) if run is None else recorded_documents(run)
-    named = _known(place.function) if place.function else None
-    known = _known(function) if function else named
-    return asyncio.run(
-        _try(place, documents, named=named, known=known, concurrency=concurrency, seconds=seconds)
-    )
+    with _ended_as_by_sigint():
+        documents = sample_documents(samples) if run is None else recorded_documents(run)
+        named = _known(place.function) if place.function else None
+        known = _known(function) if function else named
+        trying = _try(
+            place, documents, named=named, known=known, concurrency=concurrency, seconds=seconds
+        )
+        return asyncio.run(trying)
 
 
 async def _try(
@@ -199,26 +205,19 @@ async def _try(
 ) -> Trial:
     """Args: named: the function here that the URL names; known: the one to compare with."""
     loop = asyncio.get_running_loop()
-    todo = iter(documents)
-    tried: list[Tried] = []
     async with AsyncExitStack() as stack:
         there = await _opened(place, named, stack)
         about = await there.health(min(HEALTH_S, seconds))
-        here: Caller | None = None
-        if known is not None:
+        began = loop.time()
+        tried = await _each(documents, partial(_score, there, seconds), concurrency)
+        took_s = loop.time() - began
+        if known is not None:  # by itself, since it would slow down what is measured
             path, most = known.sources.path, min(concurrency, os.cpu_count() or 1)
             at = RewardPlace(platform=f"{LOCAL}{path}", function=path, concurrency=most)
             here = await _opened(at, known, stack)
-
-        async def work() -> None:
-            for document in todo:
-                tried.append(await _try_one(document, there, here, seconds))
-
-        began = loop.time()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(work())
-        took_s = loop.time() - began
+            ours = await _each(documents, partial(_score, here, seconds), concurrency)
+            pairs = zip(tried, ours, strict=True)
+            tried = [replace(one, here=own.verdict) for one, own in pairs]
     return Trial(
         url=place.shown,
         function=about.function,
@@ -248,25 +247,37 @@ async def _opened(place: RewardPlace, known: Known | None, stack: AsyncExitStack
     return callers.open(place, version=place.version, timeout_s=timeout_s, local=local)
 
 
-async def _try_one(
-    document: TrajectoryDocument, there: Caller, here: Caller | None, seconds: float
-) -> Tried:
+async def _each(
+    documents: Sequence[TrajectoryDocument],
+    score: Callable[[TrajectoryDocument], Awaitable[Tried]],
+    concurrency: int,
+) -> list[Tried]:
+    """What came of each, in their order."""
+    tried: dict[int, Tried] = {}
+    todo = iter(enumerate(documents))
+
+    async def work() -> None:
+        for place, document in todo:
+            tried[place] = await score(document)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(documents))):
+            group.create_task(work())
+    return [tried[place] for place in range(len(documents))]
+
+
+async def _score(caller: Caller, seconds: float, document: TrajectoryDocument) -> Tried:
     loop = asyncio.get_running_loop()
     plain = document.to_json()
     began = loop.time()
-    outcome = await there.score(plain, identity=document.id, seconds=seconds)
-    took_s = loop.time() - began
-    ours: Verdict | None = None
-    if here is not None:
-        ours = (await here.score(plain, identity=document.id, seconds=seconds)).verdict
+    outcome = await caller.score(plain, identity=document.id, seconds=seconds)
     return Tried(
         sample=document.id,
         verdict=outcome.verdict,
-        seconds=took_s,
+        seconds=loop.time() - began,
         function_s=outcome.function_s,
         tries=outcome.tries,
         cold=outcome.cold,
-        here=ours,
     )
 
 
@@ -311,6 +322,41 @@ def _known(path: str) -> Known:
     folder = Path.cwd()
     sources = sources_of(path, [str(folder)])
     return Known(sources=sources, settings=inspect_function(path, [folder]).settings)
+
+
+def _other_signs() -> list[signal.Signals]:
+    """What ends a command beside SIGINT. Under nohup SIGHUP is ignored, and stays so."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGHUP] if hangs_up else [signal.SIGTERM]
+
+
+@contextmanager
+def _ended_as_by_sigint() -> Iterator[None]:
+    """Other signals end what runs within as SIGINT does, so that it takes its folders away.
+
+    No signal arrives in a thread beside the main one, so nothing is changed there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def end(sign: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if came:  # a terminal or a manager of services may send both, and cleaning up goes on
+            return
+        came = True
+        on_sigint = signal.getsignal(signal.SIGINT)
+        if not callable(on_sigint):  # it is ignored in the background of a script
+            on_sigint = signal.default_int_handler
+        on_sigint(sign, frame)
+
+    before = {sign: signal.signal(sign, end) for sign in _other_signs()}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 def _refusal(status: int, reason: str) -> Response:

@@ -51,6 +51,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands' temporary folders are made."""
+    folder = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = main(["rewards", *arguments])
     out, err = capsys.readouterr()
@@ -170,11 +178,13 @@ def test_missing_credentials_are_named_and_code_2(
 
 
 @contextmanager
-def served(*arguments: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(
+    *arguments: str, token: str = "", before: tuple[str, ...] = ()
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The command as a process, and the URL that it tells."""
     environment = {**os.environ, **({"ROLLART_REWARD_TOKEN": token} if token else {})}
     process = subprocess.Popen(
-        [sys.executable, "-m", "rollart", "rewards", "serve", *arguments, "--port", "0"],
+        [*before, sys.executable, "-m", "rollart", "rewards", "serve", *arguments, "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -255,9 +265,9 @@ def test_calls_of_a_served_function_run_side_by_side(folder: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_served_function_ends_at_once_with_all_its_processes(
-    folder: Path, sign: signal.Signals
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_served_function_ends_at_once_with_all_its_processes_and_folders(
+    folder: Path, scratch: Path, sign: signal.Signals
 ) -> None:
     with served("judge:score") as (url, process):
         assert asked(url, "go") == 1 / 7
@@ -267,9 +277,112 @@ def test_a_served_function_ends_at_once_with_all_its_processes(
         process.send_signal(sign)
         assert process.wait(10) == 130
         assert time.monotonic() - began < 5.0
-    while [pid for pid in left if Path(f"/proc/{pid}").exists()]:  # it was killed, not reaped
-        assert time.monotonic() - began < 10.0
+    assert gone(left)
+    assert [*scratch.iterdir()] == []
+
+
+def gone(processes: list[int]) -> bool:
+    """Whether they are within ten seconds: what was killed may still have to be reaped."""
+    until = time.monotonic() + 10.0
+    while [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
+        if time.monotonic() > until:
+            return False
         time.sleep(0.02)
+    return True
+
+
+@pytest.mark.real
+def test_under_nohup_a_served_function_outlives_its_terminal(folder: Path) -> None:
+    with served("judge:score", before=("nohup",)) as (url, process):
+        process.send_signal(signal.SIGHUP)
+        assert asked(url, "go") == 1 / 7
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 130
+
+
+@contextmanager
+def trying(*arguments: str, ignored: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """`rollart rewards test` as a process; `ignored` names signals that it starts with ignored."""
+    command = [sys.executable, "-m", "rollart", "rewards", "test", *arguments]
+    quiet = subprocess.DEVNULL
+    before = ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh"] if ignored else []
+    process = subprocess.Popen([*before, *command], stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def comes(root: Path, pattern: str) -> bool:
+    """Whether there is such a file within half a minute."""
+    until = time.monotonic() + 30.0
+    while not any(root.rglob(pattern)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("signs", "ignored"),
+    [
+        ((signal.SIGINT,), ""),
+        ((signal.SIGTERM,), ""),
+        ((signal.SIGHUP,), ""),
+        ((signal.SIGHUP, signal.SIGTERM), ""),
+        ((signal.SIGTERM,), "INT"),  # as in the background of a script
+    ],
+)
+def test_a_trial_that_a_signal_ends_leaves_no_process_and_no_folder(
+    folder: Path, scratch: Path, signs: tuple[signal.Signals, ...], ignored: str
+) -> None:
+    source = "import time\ndef score(t):\n    open('runs', 'w').close()\n    time.sleep(60)\n"
+    (folder / "slow.py").write_text(source)
+    with trying("local://slow:score", ignored=ignored) as process:
+        assert comes(scratch, "runs")
+        left = children_of(process.pid)
+        assert left
+        began = time.monotonic()
+        for sign in signs:
+            process.send_signal(sign)
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5.0
+    assert gone(left)
+    assert [*scratch.iterdir()] == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
+def test_a_trial_that_ends_while_the_function_is_looked_at_leaves_no_folder(
+    folder: Path, scratch: Path, sign: signal.Signals
+) -> None:
+    (folder / "slow.py").write_text("import time\ntime.sleep(60)\ndef score(t): ...\n")
+    with trying("local://slow:score") as process:
+        assert comes(scratch, "rollart-look-*")
+        process.send_signal(sign)
+        assert process.wait(10) == 130
+    assert [*scratch.iterdir()] == []
+
+
+@pytest.mark.real
+def test_the_seconds_of_a_trial_are_those_of_the_calls_and_not_of_what_is_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "late.py").write_text(
+        "import time\ndef score(t):\n    time.sleep(0.5)\n    return len(t.turns) / 7\n"
+    )
+    with served("judge:score") as (url, _):
+        plain = url.partition("#")[0]
+        began = time.monotonic()
+        words = ("--function", "late:score", "--samples", "4", "--concurrency", "1")
+        _, out, _ = said(capsys, "test", plain, *words)
+        assert time.monotonic() - began > 2.0
+    assert "4 of 4 with late:score here" in out
+    took = re.search(r"4 in ([0-9.]+) s", out)
+    assert took is not None
+    assert float(took[1]) < 1.5
 
 
 @pytest.mark.real
