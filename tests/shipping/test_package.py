@@ -125,7 +125,9 @@ def test_cloud_run_and_knative_are_told_all_three(packages: Mapping[str, Package
     assert template["metadata"]["annotations"] == scale
     deploy = one.target.deploy(one.shipment)
     assert "--memory 768Mi --timeout 20 --concurrency 1 --max-instances 7" in deploy
-    assert "CLOUD_RUN_TIMEOUT_SECONDS=20" in (one.directory / "Dockerfile").read_text()
+    alone = "env WORKERS=1 THREADS=1 CLOUD_RUN_TIMEOUT_SECONDS=20 python3 -m functions_framework "
+    for builds, before in (("Dockerfile", "\nCMD exec "), ("Procfile", "web: ")):
+        assert f"{before}{alone}" in (one.directory / builds).read_text()
     assert "functions-framework" in (one.directory / "requirements.txt").read_text()
 
 

@@ -320,20 +320,18 @@ def test_the_procfiles_own_command_starts_the_service_and_a_hanging_call_costs_i
 ) -> None:
     root = tmp_path / "in"
     root.mkdir()
-    source = "def score(t):\n    while t.task.key == 'hang': pass\n    return 0.5\n"
-    (root / "judge.py").write_text(source)
+    (root / "judge.py").write_text(
+        "import rollart\n"
+        "@rollart.serverless(timeout=2)\n"
+        "def score(t):\n    while t.task.key == 'hang': pass\n    return 0.5\n"
+    )
     folder = package("judge:score", TARGETS["cloudrun"], tmp_path / "out", root=root).directory
     command = (folder / "Procfile").read_text().removeprefix("web: ").strip()
 
     async def run() -> None:
         port = free_port()
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {
-            "PORT": str(port),
-            "PATH": binaries,
-            "THREADS": "1",
-            "CLOUD_RUN_TIMEOUT_SECONDS": "2",
-        }
+        environment = {"PORT": str(port), "PATH": binaries}  # nothing that bounds its calls
         process = await RuntimeProcess.start(
             ("sh", "-c", f"exec {command} --host 127.0.0.1"),
             folder=folder,
