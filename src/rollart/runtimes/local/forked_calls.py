@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from typing import BinaryIO, NoReturn
 
 _CLONE_NEWPID = 0x20000000
@@ -75,9 +76,8 @@ class ForkedCalls:
         try:
             with fork.asks, fork.answers:
                 with suppress(BrokenPipeError):  # it has ended; its end says how
-                    fork.asks.write(_ASK.pack(seconds, len(body)))
-                    fork.asks.write(body)
-                    fork.asks.flush()
+                    _write(fork.asks.fileno(), _ASK.pack(seconds, len(body)))
+                    _write(fork.asks.fileno(), body)
                 head = fork.answers.read(_ANSWER.size)
                 if len(head) == _ANSWER.size:
                     answer = fork.answers.read(*_ANSWER.unpack(head))
@@ -101,7 +101,7 @@ class _Fork:
     number: int
     pid: int
     first: bool
-    asks: BinaryIO
+    asks: FileIO
     answers: BinaryIO
 
 
@@ -121,7 +121,7 @@ def _forked(work: Work, begin: Around | None, number: int) -> _Fork:
         _run(serve, first=first)
     os.close(asked)
     os.close(answered)
-    return _Fork(number, pid, first, open(asks, "wb"), open(answers, "rb"))
+    return _Fork(number, pid, first, open(asks, "wb", buffering=0), open(answers, "rb"))
 
 
 def _fork_into_namespace() -> tuple[int, bool]:
@@ -180,9 +180,13 @@ def _serve_one(work: Work, asked: int, answered: int) -> None:
         seconds, size = _ASK.unpack(head)
         body = requests.read(size)
     data = work(body, seconds)
-    left = memoryview(_ANSWER.pack(len(data)) + data)
+    _write(answered, _ANSWER.pack(len(data)) + data)
+
+
+def _write(pipe: int, data: bytes) -> None:
+    left = memoryview(data)
     while left:
-        left = left[os.write(answered, left) :]
+        left = left[os.write(pipe, left) :]
 
 
 def _await_end(pid: int, seconds: float) -> None:
