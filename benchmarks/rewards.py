@@ -17,7 +17,7 @@ bursts   84 trajectories end at once and are scored; after the last score and a 
          whole time. The gateway, the server of forks and the HTTP server's master, each there once
          and idle, are not counted. Half of the bursts are measured in one order of the ways, half
          in the other. Overhead is what warm calls take beside the function, when they come one by
-         one and the reward is instant, so that nothing queues.
+         one, 20 ms apart, and the reward is instant, so that nothing queues; then without pauses.
 rollout  real runs of `benchmarks/parts/rewards.toml`, whose trainer waits for rollouts (get_batch),
          alternating, with an instant reward, with it again (two equal runs are the spread to
          compare with) and with the one that waits, through `local://` and as a plain function of
@@ -66,6 +66,7 @@ BURSTS = (
     "cold starts",
     "CPU s a call",
     "overhead p50 / p99, ms",
+    "without pauses",
     "other programs",
 )
 
@@ -134,7 +135,6 @@ def show_bursts(title: str, results: Mapping[str, Measured]) -> None:
 
 def burst_row(way: str, one: Measured) -> Sequence[str]:
     share, reserved = one.busy_share, one.reserved_s
-    overheads = [quantile(one.overheads_s, at) for at in (0.5, 0.99)]
     return (
         way,
         str(len(one.to_last_s)),
@@ -143,9 +143,15 @@ def burst_row(way: str, one: Measured) -> Sequence[str]:
         f"{'' if reserved is None else f'{reserved:,.0f}, '}{one.told_by}",
         str(one.cold),
         f"{statistics.median(one.cpu_s):.3f}",
-        " / ".join("" if value is None else f"{value * 1000:.2f}" for value in overheads),
+        milliseconds(one.overheads_s),
+        milliseconds(one.at_heels_s),
         f"{one.others:.0%}",
     )
+
+
+def milliseconds(seconds: Sequence[float]) -> str:
+    both = [quantile(seconds, at) for at in (0.5, 0.99)]
+    return " / ".join("" if value is None else f"{value * 1000:.2f}" for value in both)
 
 
 def rollout(rounds: int, steps: int) -> None:

@@ -67,7 +67,8 @@ class Measured:
         busy_s: process-seconds in which a process computed a score or waited in one, once each
             however many calls it served; reserved_s: that processes existed, None if none were
             reserved.
-        overheads_s: of warm calls that came one by one.
+        overheads_s: of warm calls that came one by one, with `PAUSE_S` between them.
+        at_heels_s: of such calls with nothing between them.
         others: share of the machine that other programs had meanwhile.
     """
 
@@ -77,6 +78,7 @@ class Measured:
     cold: int
     cpu_s: Sequence[float]
     overheads_s: Sequence[float]
+    at_heels_s: Sequence[float]
     others: float
     told_by: str
 
@@ -84,6 +86,9 @@ class Measured:
     def busy_share(self) -> float | None:
         return None if self.reserved_s is None else self.busy_s / self.reserved_s
 
+
+PAUSE_S = 0.02
+"""Between calls that come one by one: what a call leaves to be done is not the next one's."""
 
 INSTANT = Reward()
 WAITING = Reward(wait_s=WAIT_S)
@@ -120,14 +125,19 @@ async def measure(
             way.look()
             others = _now().others_since(before, window[1] - window[0])
             fresh = (replace(one, run="alone") for one in INSTANT.documents())
-            one_by_one = [await way.call(next(fresh)) for _ in range(alone)]
+            at_heels = [await way.call(next(fresh)) for _ in range(alone)]
+            paced: list[Called] = []
+            for _ in range(alone):
+                await asyncio.sleep(PAUSE_S)
+                paced.append(await way.call(next(fresh)))
     return Measured(
         to_last_s=to_last_s,
         busy_s=_busy_s(calls, window),
         reserved_s=way.reserved_s(window),
         cold=sum(call.cold for call in calls),
         cpu_s=[call.cpu_s for call in calls],
-        overheads_s=[call.overhead_s for call in one_by_one if not call.cold],
+        overheads_s=[call.overhead_s for call in paced if not call.cold],
+        at_heels_s=[call.overhead_s for call in at_heels if not call.cold],
         others=others,
         told_by=way.told_by,
     )
@@ -143,6 +153,7 @@ def together(parts: Sequence[Measured]) -> Measured:
         cold=sum(part.cold for part in parts),
         cpu_s=[one for part in parts for one in part.cpu_s],
         overheads_s=[one for part in parts for one in part.overheads_s],
+        at_heels_s=[one for part in parts for one in part.at_heels_s],
         others=statistics.mean(part.others for part in parts),
         told_by=parts[0].told_by,
     )
