@@ -31,6 +31,7 @@ from rollart.core.scoring.places import LOCAL, RewardPlace, reward_place
 from rollart.core.scoring.sources import Sources, sources_of
 from rollart.runtimes.local.child_env import child_environment
 from rollart.runtimes.local.function_host import FunctionHostConfig
+from rollart.runtimes.local.function_strays import no_strays
 from rollart.runtimes.local.local_platform import LocalPlatform
 from rollart.serving.admission import Admission, token_of
 from rollart.serving.http import BadRequest, HttpServer, Request, Response
@@ -77,7 +78,7 @@ def serve(path: str, *, host: str, port: int, processes: int, say: Say) -> None:
             reach has no token.
     """
     token = token_of(os.environ, TOKEN, host)
-    with _ended_as_by_sigint():
+    with _nothing_left():
         known = _known(path)
         try:
             asyncio.run(_serve(known, token, host=host, port=port, processes=processes, say=say))
@@ -184,7 +185,7 @@ def try_url(
         place = reward_place(url)
     except ValueError as error:
         raise ConfigError(f"the URL {error}") from error
-    with _ended_as_by_sigint():
+    with _nothing_left():
         documents = sample_documents(samples) if run is None else recorded_documents(run)
         named = _known(place.function) if place.function else None
         known = _known(function) if function else named
@@ -331,14 +332,22 @@ def _other_signs() -> list[signal.Signals]:
 
 
 @contextmanager
-def _ended_as_by_sigint() -> Iterator[None]:
-    """Other signals end what runs within as SIGINT does, so that it takes its folders away.
+def _nothing_left() -> Iterator[None]:
+    """What runs within takes its folders and processes away, whichever signal ends it.
 
-    No signal arrives in a thread beside the main one, so nothing is changed there.
+    In a thread beside the main one nothing is changed: no signal arrives there, and processes that
+    begin meanwhile may be another thread's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    with _ended_as_by_sigint(), no_strays():
+        yield
+
+
+@contextmanager
+def _ended_as_by_sigint() -> Iterator[None]:
+    """Other signals end what runs within as SIGINT does."""
     came = False
 
     def end(sign: int, frame: FrameType | None) -> None:
