@@ -210,6 +210,7 @@ class ForkServer:
         log_file: Path | None = None,
         frame_limit: int = FRAME_LIMIT,
         pending_limit: int = PENDING_LIMIT,
+        pulse: bool = True,
     ) -> Child:
         """Fork a child and wait until it is ready. Arguments and errors are as for `spawn`.
 
@@ -225,7 +226,7 @@ class ForkServer:
             env=dict(env or {}),
             beat_interval=beat_interval(heartbeat_timeout),
             frame_limit=frame_limit,
-            pulse=True,
+            pulse=pulse,
         )
         child = await introduce(
             process,

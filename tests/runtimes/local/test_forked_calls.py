@@ -1,5 +1,6 @@
 """Calls in forks: what one gives back, how its end is told, and what is left of it (nothing)."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -9,13 +10,13 @@ from pathlib import Path
 import pytest
 
 RIGHTS = {
-    "as it is": "pass",
-    # As for an ordinary user: rights over what it makes, none over what was there.
-    "in a user namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+    "root": "pass",
+    # What `leave_system` leaves an ordinary user with: rights over what it makes, and no others.
+    "a user": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
 }
 
 PROLOGUE = """
-import os, subprocess
+import os, subprocess, time
 {rights}
 from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls
 
@@ -34,6 +35,8 @@ def crashed(work):
 @pytest.fixture(params=RIGHTS)
 def run(request):
     """Runs lines in a process of one thread; what they print, line by line."""
+    if request.param == "root" and os.geteuid() != 0:
+        pytest.skip("only root comes back into its own namespace")
 
     def lines(code: str) -> list[str]:
         source = PROLOGUE.format(rights=RIGHTS[request.param]) + textwrap.dedent(code)
@@ -143,16 +146,58 @@ def test_a_prepared_fork_that_is_killed_costs_the_next_call_and_no_other(run):
     ) == ["the call's process ended with signal SIGKILL", "two"]
 
 
-def test_a_prepared_fork_ends_with_its_owner(run):
-    [children] = run(
+def test_what_goes_wrong_before_a_call_is_in_the_log(run):
+    assert run(
         """
-        calls = ForkedCalls(lambda body, seconds: body)
+        import sys
+        sys.stderr = sys.stdout
+        def begin(number):
+            raise OSError("no room")
+        calls = ForkedCalls(lambda body, seconds: body, begin=begin)
+        try:
+            with calls.answer(b"", 1.0):
+                pass
+        except CallCrashed as error:
+            print(error)
+        """
+    )[-2:] == ["OSError: no room", "the call's process ended with exit status 1"]
+
+
+def test_a_call_that_is_killed_is_told_as_killed(run):
+    assert run(
+        """
+        import resource
+        def burns(body, seconds):
+            resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+            while True:
+                pass
+        try:
+            with ForkedCalls(burns).answer(b"", 1.0):
+                pass
+        except CallCrashed as error:
+            print(error)
+        """
+    ) == ["the call's process ended with signal SIGKILL"]
+
+
+def test_a_prepared_fork_ends_with_its_owner(run):
+    [below] = run(
+        """
+        import glob
+        calls = ForkedCalls(lambda body, seconds: body, begin=lambda number: print("", end=""))
         calls.prepare()
-        print(open("/proc/self/task/%d/children" % os.getpid()).read())
+        time.sleep(0.2)  # the second fork of an ordinary user's is there
+        def below(pid):
+            for path in glob.glob(f"/proc/{pid}/task/*/children"):
+                for child in open(path).read().split():
+                    yield child
+                    yield from below(child)
+        print(*below(os.getpid()))
         """
     )
+    assert below
     deadline = time.monotonic() + 5
-    while any(is_alive(int(pid)) for pid in children.split()):
+    while any(is_alive(int(pid)) for pid in below.split()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -16,6 +16,7 @@ import pytest
 from rollart.core.documents import document_of
 from rollart.core.errors import ConfigError, FailureKind
 from rollart.core.events import Event, FunctionInstance, RewardCalled
+from rollart.core.scoring.handle import Handler
 from rollart.core.scoring.places import reward_place
 from rollart.core.scoring.wire import Answer, decode_request, encode_answer
 from rollart.core.types import Verdict
@@ -27,6 +28,7 @@ from rollart.runtimes.local.gateway import Gateway, ServerlessReward
 from rollart.runtimes.local.gateway_records import FunctionWish, Place
 from rollart.runtimes.local.reward_host import RewardHostConfig
 from rollart.runtimes.local.rewards import LocalReward
+from rollart.testing.loopback.server import HttpReply, HttpRequest, LoopbackServer
 from rollart.testing.samples import sample_trajectory
 
 RUN = "gateway-test"
@@ -284,6 +286,46 @@ def test_a_platform_that_is_down_does_not_keep_a_killed_gateway_from_the_others(
         assert children() == []
 
     asyncio.run(main())
+
+
+def test_a_store_that_is_gone_when_a_gateway_starts_again_costs_large_documents_alone(
+    gateway: Gateways, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    store = (disk / "rewards").as_uri()
+    handler = Handler(lambda trajectory: 0.5, path="judge:score", version="v", store=store)
+
+    async def answer(request: HttpRequest) -> HttpReply:
+        return HttpReply(body=handler.handle(request.body))
+
+    async def main() -> None:
+        async with LoopbackServer(answer) as server, gateway("slow") as made:
+            queries = (f"large?store={store}&limit=500", f"small?store={store}")
+            wishes = [wish(f"{server.url}/{query}") for query in queries]
+            large, small = (one.url for one in wishes)
+            sample = sample_trajectory()
+            for one in wishes:
+                await made.open(one)
+                reward = ServerlessReward(made, one.url, limit_s=10)
+                assert (await reward.score(sample)).score == 0.5
+            (disk / "rewards").rmdir()
+            disk.rmdir()
+            (pid,) = children()
+            os.kill(pid, signal.SIGKILL)
+            here = await scored(made, "slow")
+            there = await ServerlessReward(made, small, limit_s=10).score(sample)
+            lost = await ServerlessReward(made, large, limit_s=1).score(sample)
+            assert here.score is not None
+            assert there.score == 0.5
+            assert lost.score is None
+            assert f"there is no folder {disk} to make it in" in lost.reason
+            with pytest.raises(ConfigError, match=f"there is no folder {disk} to make it in"):
+                await made.open(wish(f"{server.url}/other?store={store}"))
+        assert children() == []
+
+    asyncio.run(main())
+    assert not disk.exists()
 
 
 async def answer_health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

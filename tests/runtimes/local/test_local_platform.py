@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -137,6 +138,23 @@ def looks_around(trajectory):
 @ra.serverless(network=True)
 def may_look_around(trajectory):
     return looks_around(trajectory)
+
+def sockets(trajectory):
+    held = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            held += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        except OSError:
+            pass
+    return float(held)
+
+def digs(trajectory):
+    os.mkdir("closed")
+    os.chmod("closed", 0)
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+    return 1.0
 
 def where(trajectory):
     import tempfile
@@ -425,6 +443,28 @@ def test_a_call_has_a_folder_of_its_own_that_is_gone_with_it(function: Functions
         assert not root.exists()
 
     asyncio.run(main())
+
+
+def test_a_call_cannot_speak_for_another(function: Functions) -> None:
+    async def main() -> None:
+        async with function("sockets") as sockets:
+            assert await score_of(sockets) == 0.0  # it holds no way to the owner
+
+    asyncio.run(main())
+
+
+def test_what_a_call_digs_and_closes_is_gone_and_costs_the_next_call_nothing(
+    function: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    async def main() -> None:
+        async with function("digs", most=1) as digs:
+            assert [await score_of(digs) for _ in range(3)] == [1.0] * 3
+
+    asyncio.run(main())
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_function_without_network_sees_no_other_processs_environment(

@@ -8,17 +8,20 @@ processes of one thread, which must not be where other threads hold locks.
 
 import ctypes
 import os
-import select
 import signal
 import struct
+import sys
+import time
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from typing import BinaryIO, NoReturn
 
+from rollart.process.owner import die_with_parent
+
 _CLONE_NEWPID = 0x20000000
-_PR_SET_PDEATHSIG = 1
 _HAS_NAMESPACES = os.path.exists("/proc/self/ns/pid")
 _ASK, _ANSWER = struct.Struct("!dQ"), struct.Struct("!Q")  # seconds, and bytes that follow
 _PATIENCE_S = 1.0  # for a fork that has answered
@@ -34,9 +37,19 @@ class CallCrashed(Exception):
     """The fork ended without an answer; the message says how, and `code` as in `Popen`."""
 
     def __init__(self, code: int) -> None:
-        how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        super().__init__(f"the call's process ended with {how}")
+        super().__init__(f"the call's process ended with {_how(code)}")
         self.code = code
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process as another did, whose `code` is as in `Popen`."""
+    try:
+        if code < 0:
+            with suppress(OSError, ValueError):  # of SIGKILL, which has no other way anyway
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+    finally:
+        os._exit(code & 0xFF)
 
 
 class ForkedCalls:
@@ -84,10 +97,9 @@ class ForkedCalls:
             if answer is not None:
                 yield answer
         finally:
-            if answer is not None and not fork.first:  # that one ends after all below it
-                _await_end(fork.pid, _PATIENCE_S)
-            os.kill(fork.pid, signal.SIGKILL)
-            _, status = os.waitpid(fork.pid, 0)
+            # One that is not first ends by itself, after all below it; it need not be trusted to.
+            patience_s = _PATIENCE_S if answer is not None and not fork.first else 0.0
+            status = _end(fork.pid, patience_s)
             if self._end is not None:
                 self._end(fork.number)
         if answer is None:
@@ -108,7 +120,12 @@ class _Fork:
 def _forked(work: Work, begin: Around | None, number: int) -> _Fork:
     asked, asks = os.pipe()
     answers, answered = os.pipe()
-    pid, first = _fork_into_namespace()
+    try:
+        pid, first = _fork_into_namespace()
+    except OSError:
+        for pipe in (asked, asks, answers, answered):
+            os.close(pipe)
+        raise
     if pid == 0:
         os.close(asks)
         os.close(answers)
@@ -148,18 +165,18 @@ def _run(serve: Callable[[], None], *, first: bool) -> NoReturn:
     """Serve the one call; where this is not `first` in a namespace yet, in a fork that is."""
     code = 1
     try:
-        _end_with_parent()
+        die_with_parent()
         if first or not (inner := _fork_as_first()):
             serve()
             code = 0
         else:
             _, status = os.waitpid(inner, 0)
             code = os.waitstatus_to_exitcode(status)
+    except BaseException:  # into the log; the owner is told the status
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
-        if code < 0:  # as the inner one ended, so that its end is told
-            signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code & 0xFF)
+        end_as(code)  # as the inner one, so that its end is told
 
 
 def _fork_as_first() -> int:
@@ -168,7 +185,7 @@ def _fork_as_first() -> int:
         return 0
     pid = os.fork()
     if pid == 0:
-        _end_with_parent()
+        die_with_parent()
     return pid
 
 
@@ -189,15 +206,21 @@ def _write(pipe: int, data: bytes) -> None:
         left = left[os.write(pipe, left) :]
 
 
-def _await_end(pid: int, seconds: float) -> None:
-    pidfd = os.pidfd_open(pid)
-    try:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        poller.poll(1000 * seconds)
-    finally:
-        os.close(pidfd)
+def _end(pid: int, patience_s: float) -> int:
+    """Kill a fork that has not ended in time; how it ended, as `os.waitpid` says."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.0005)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return f"signal {signal.Signals(-code).name}"
+    return f"signal {-code}"

@@ -7,12 +7,12 @@ all the same, and its owner kills this process when a call takes too long.
 
 import os
 import shutil
-import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -20,12 +20,13 @@ from rollart.core.scoring.declared import declared_settings
 from rollart.core.scoring.handle import Handler
 from rollart.process.errors import ChannelClosed
 from rollart.process.serve import ChildPort
-from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls
+from rollart.runtimes.local.forked_calls import CallCrashed, ForkedCalls, end_as
 from rollart.runtimes.local.function_limits import (
+    SHARED_MEMORY,
     bound_memory,
     bound_processor,
     give_up_rights,
-    leave_network,
+    leave_system,
     write_only_to,
 )
 from rollart.runtimes.local.user_code import describe, load, show_prints_at_once
@@ -60,9 +61,10 @@ def entry(port: ChildPort, config: Any) -> None:
     declared = declared_settings(function)
     os.mkdir(settings.scratch)
     _work_in(settings.scratch)
+    shared: tuple[str, ...] = ()
     if not declared.network:
-        leave_network()
-        write_only_to(settings.scratch)
+        shared = (SHARED_MEMORY,) if leave_system() else ()
+        write_only_to(settings.scratch, *shared)
         if declared.reuse:  # else each call does, and their processes are made with these rights
             give_up_rights()
     bound_memory(declared.memory_mib)
@@ -78,20 +80,23 @@ def entry(port: ChildPort, config: Any) -> None:
         bound_processor(seconds, for_good=not declared.reuse)
         return handler.handle(body)
 
+    sweepers: list[subprocess.Popen[bytes]] = []
+
     def folder(call: int) -> str:
-        return os.path.join(settings.scratch, f"call-{call}")
+        return os.path.join(settings.scratch, str(call))
 
     def begin(call: int) -> None:
+        os.close(port.fileno())  # who could write there could answer for other calls
         os.mkdir(folder(call))
         _work_in(folder(call))
         if not declared.network:
-            write_only_to(folder(call), tells=False)
+            write_only_to(folder(call), *shared, tells=False)
             give_up_rights()
 
     calls = (
         None
         if declared.reuse
-        else ForkedCalls(work, begin=begin, end=lambda call: remove_tree(folder(call)))
+        else ForkedCalls(work, begin=begin, end=lambda call: sweep(folder(call), sweepers))
     )
     if calls is not None:
         calls.prepare()
@@ -112,28 +117,40 @@ def answer(
         with calls.answer(body, seconds) as answered:
             tell(port, answered)
     except CallCrashed as crashed:
-        _end_as(crashed)
+        sys.stderr.write(f"rollart: {crashed}\n")
+        sys.stderr.flush()
+        end_as(crashed.code)
     handler.answered()
     calls.prepare()
 
 
+def sweep(folder: str, sweepers: list[subprocess.Popen[bytes]]) -> None:
+    """Remove a call's folder; what it left there is not the next call's to wait for."""
+    sweepers[:] = [one for one in sweepers if one.poll() is None]
+    try:
+        os.rmdir(folder)
+    except OSError:
+        nowhere = subprocess.DEVNULL
+        with suppress(OSError):  # else it goes with the folder of this process
+            command = ("rm", "-rf", "--", folder)
+            sweepers.append(
+                subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+            )
+
+
 def remove_tree(folder: str) -> None:
-    """Remove a folder that a user's function wrote to, as far as it can be."""
-    with suppress(OSError, RecursionError):
-        shutil.rmtree(folder)
+    """Remove a folder that a user's function wrote to, however deep, and whatever it forbids."""
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        for command in ("chmod", "-R", "u+rwX"), ("rm", "-rf", "--"):
+            with suppress(OSError):
+                subprocess.run([*command, folder], capture_output=True, check=False)
 
 
 def _work_in(folder: str) -> None:
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-
-
-def _end_as(crashed: CallCrashed) -> NoReturn:
-    sys.stderr.write(f"rollart: {crashed}\n")
-    if crashed.code < 0:
-        signal.signal(-crashed.code, signal.SIG_DFL)
-        os.kill(os.getpid(), -crashed.code)
-    raise SystemExit(max(crashed.code, 0))
 
 
 def tell(port: ChildPort, outcome: Any, *why: Any) -> None:

@@ -17,12 +17,21 @@ MEBIBYTE = 1 << 20
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _WRITING = 0b1_1111_1111_0010  # write a file, remove and make files of every kind
-_REFER, _TRUNCATE = 1 << 13, 1 << 14
+_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_SCOPED = 0b11  # neither abstract sockets nor signals reach who is not below
+
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_MIB = 64
+"""Of a function's own shared memory, which semaphores of `multiprocessing` lie in."""
 
 _CAPABILITIES = 0x20080522  # version 3 of the kernel's interface (linux/capability.h)
 
+_CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
 
 
 def bound_memory(mebibytes: int | None) -> None:
@@ -46,13 +55,36 @@ def bound_processor(seconds: float, *, for_good: bool = False) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, soft if for_good else hard))
 
 
-def leave_network() -> None:
-    """From here on no network, not even loopback; what is already connected stays."""
-    flags = _CLONE_NEWNET if os.geteuid() == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
+def leave_system() -> bool:
+    """From here on no network, not even loopback, and shared memory that nobody else sees.
+
+    What is already connected stays. True where shared memory is its own. It must have one thread.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "unshare") or libc.unshare(flags) != 0:
-        why = os.strerror(ctypes.get_errno()) if hasattr(libc, "unshare") else "no unshare here"
-        _tell(f"keeps its network ({why})")
+    if not hasattr(libc, "unshare"):
+        _tell("keeps its network (no unshare here)")
+        return False
+    user, group = os.geteuid(), os.getegid()
+    mine = 0 if user == 0 else _CLONE_NEWUSER
+    if libc.unshare(mine | _CLONE_NEWNET | _CLONE_NEWNS) != 0:
+        _tell(f"keeps its network ({os.strerror(ctypes.get_errno())})")
+        return False
+    if mine:
+        for file, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{file}", "w", encoding="ascii") as settings:
+                settings.write(text)
+    own = ctypes.c_ulong(_MS_REC | _MS_PRIVATE)
+    safe = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    room = f"size={SHARED_MIB}m,mode=1777".encode()
+    shared = SHARED_MEMORY.encode()
+    return (
+        libc.mount(b"none", b"/", None, own, None) == 0
+        and libc.mount(b"tmpfs", shared, b"tmpfs", safe, room) == 0
+    )
 
 
 def give_up_rights() -> None:
@@ -61,16 +93,19 @@ def give_up_rights() -> None:
     Else root sees into every process, secrets in environments included, past Landlock. What the
     system refuses later, such as another user's files, is refused.
     """
-    libc = ctypes.CDLL(None)
-    libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
-    libc.capset(struct.pack("=Ii", _CAPABILITIES, 0), struct.pack("=6I", *(6 * [0])))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if (
+        libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0
+        or libc.capset(struct.pack("=Ii", _CAPABILITIES, 0), struct.pack("=6I", *(6 * [0]))) != 0
+    ):
+        _tell(f"keeps its rights ({os.strerror(ctypes.get_errno())})")
 
 
-def write_only_to(folder: str, *, tells: bool = True) -> None:
-    """From here on files are written, made and removed in this folder and in /dev only (Landlock).
+def write_only_to(*folders: str, tells: bool = True) -> None:
+    """From here on files are written, made and removed in these folders only (Landlock).
 
-    Reading is as before; what is open for writing stays so, such as the log. Of two folders only
-    what is in both is left.
+    And in devices such as /dev/null. Reading is as before; what is open for writing stays so, such
+    as the log. Called again, only what is in both is left. Signals reach who is below only.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
@@ -80,12 +115,16 @@ def write_only_to(folder: str, *, tells: bool = True) -> None:
             _tell(f"may write files (no Landlock: {why})")
         return
     rights = _WRITING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    ruleset = libc.syscall(
-        _CREATE_RULESET, struct.pack("Q", rights), ctypes.c_size_t(8), ctypes.c_uint(0)
+    attributes = (
+        struct.pack("=3Q", rights, 0, _SCOPED) if version >= 6 else struct.pack("=Q", rights)
     )
-    for path in filter(None, (folder, "/dev")):
+    ruleset = libc.syscall(
+        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)
+    )
+    for path in (*folders, *filter(os.path.exists, _DEVICES)):
+        of_files = rights & (_WRITE_FILE | _TRUNCATE)
         at = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = struct.pack("=Qi", rights, at)
+        rule = struct.pack("=Qi", rights if os.path.isdir(path) else of_files, at)
         libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, ctypes.c_uint(0))
         os.close(at)
     libc.prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))

@@ -58,7 +58,7 @@ class _Gateway:
         self._calls: dict[int, asyncio.Task[Outcome]] = {}
 
     async def open(self, packed: Packed, seconds: float | None) -> None:
-        """Make ready to call a function, and ask each of its platforms whether it is there.
+        """Make ready to call a function, and ask its platforms and stores whether they are there.
 
         Raises `ConfigError` naming the remedy; with no `seconds` nobody is asked.
         """
@@ -74,8 +74,8 @@ class _Gateway:
                 fallback=caller,
                 local=self._local(place) if is_local(place.at) else None,
             )
-            if seconds is not None and not is_local(place.at):
-                await caller.health(seconds)
+            if seconds is not None:
+                await self._check(place, caller, seconds)
         assert caller is not None, "a wish has a place"
         self._callers[wish.url] = caller
 
@@ -104,6 +104,14 @@ class _Gateway:
             await self._opened.close()
         finally:
             end_strays()
+
+    async def _check(self, place: Place, caller: Caller, seconds: float) -> None:
+        """Whether its store is there, and the function, unless it runs here; within seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        await self._opened.check_store(place.at, seconds)
+        if not is_local(place.at):
+            await caller.health(deadline - loop.time())
 
     def _local(self, place: Place) -> Platform:
         function = place.at.function

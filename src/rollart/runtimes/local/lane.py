@@ -147,6 +147,9 @@ class Lane:
             self._lose(f"no answer within {limit:g} s; its process was killed", overran=True)
 
     def _on_answer(self, value: Packed) -> None:
+        if not self._jobs:
+            self._lose("it answered what nobody had asked", overran=False)
+            return
         if not isinstance(value, bytes) and value[0] == ASK:
             on_ask = self._jobs[0].on_ask
             if on_ask is not None:

@@ -178,8 +178,7 @@ class LanePool:
             self._lanes.append(lane)
             if self._idle_timer is not None:  # it goes by the start before
                 self._idle_timer.cancel()
-                self._idle_timer = None
-            self._watch_idle()
+            self._end_idle()
             if self._closed:  # meanwhile
                 lane.kill("it was closed")
         except Exception as error:  # raised by whoever needs the child next: nobody awaits this

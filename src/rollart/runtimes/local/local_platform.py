@@ -67,7 +67,10 @@ class LocalPlatform:
         self._pool = LanePool(
             name,
             lambda child: self._forks.fork(
-                function_host.ENTRY, replace(config, scratch=self._folder(child)), name=child
+                function_host.ENTRY,
+                replace(config, scratch=self._folder(child)),
+                name=child,
+                pulse=False,  # one thread: it forks, and leaves namespaces
             ),
             most=most,
             keep=0,
@@ -130,7 +133,8 @@ class LocalPlatform:
         await asyncio.to_thread(function_host.remove_tree, self._scratch)
 
     def _folder(self, child: str) -> str:
-        return os.path.join(self._scratch, child)
+        number = child.rpartition("-")[2]  # short: a socket's path within has 108 bytes at most
+        return os.path.join(self._scratch, number)
 
     def _ended(self, child: str, begin: float, end: float) -> None:
         self._on_instance(child, begin, end)

@@ -46,8 +46,11 @@ class WarmForks:
         self._may_preload = True
         self._closed = False
 
-    async def fork(self, entry: str, config: Any, *, name: str) -> Child:
+    async def fork(self, entry: str, config: Any, *, name: str, pulse: bool = True) -> Child:
         """A new child, ready. Its prints go to the domain's log.
+
+        Args:
+            pulse: False for a child that must have one thread.
 
         Raises:
             ChildStartError: it cannot be started; the message ends with its output.
@@ -62,6 +65,7 @@ class WarmForks:
             start_timeout=self._start_s,
             heartbeat_timeout=NEVER_SILENT_S,
             log_file=self._log_file,
+            pulse=pulse,
         )
 
     async def close(self) -> None:

@@ -82,7 +82,7 @@ class Call:
         return body
 
     def noted(self, fault: PlatformFault) -> PlatformFault:
-        """The fault to tell; of time-outs in a row it is the first: each try has less time."""
+        """The fault to tell: of time-outs in a row the first, since each try has less time."""
         last = self.fault
         if last is None or last.fault is not Fault.TIMEOUT or fault.fault is not Fault.TIMEOUT:
             self.fault = fault
@@ -104,7 +104,7 @@ class Call:
         """It ends with no answer at its deadline; `why` it waited."""
         parts = [f"{self._url}: no verdict within {self.seconds:.3g} s", why]
         if self.fault is not None:
-            parts.append(f"the last of {self.tries} tries: {self.fault.fault}: {self.fault}")
+            parts.append(f"{self.tries} tries; the fault: {self.fault.fault}: {self.fault}")
         reason = "; ".join(part for part in parts if part)
         return self._outcome(no_verdict(FailureKind.REWARD_TIMEOUT, reason))
 

@@ -174,7 +174,9 @@ class Caller:
                 if fault.fault is Fault.TIMEOUT and self._fallback is not None:
                     return None  # another try might take all that is left, and the fallback's share
                 try:
-                    pause_s = call.retries.pause_s(told, call.left_s, signs=self._watch.signs)
+                    pause_s = call.retries.pause_s(
+                        fault, call.left_s, told=told, signs=self._watch.signs
+                    )
                 except GiveUp as end:
                     if end.late and self._is_for_fallback(call):
                         return None

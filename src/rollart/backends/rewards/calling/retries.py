@@ -39,10 +39,18 @@ class Retries:
         self._unanswered = 0
         self._signs_before = 0
 
-    def pause_s(self, fault: PlatformFault, left_s: float, *, signs: int = 0) -> float:
+    def pause_s(
+        self,
+        fault: PlatformFault,
+        left_s: float,
+        *,
+        told: PlatformFault | None = None,
+        signs: int = 0,
+    ) -> float:
         """Seconds until the next try, of the `left_s` that the call has left.
 
         Args:
+            told: the fault to name where there is no time; by default this one.
             signs: of life that the platform has given so far; with more of them than at its first
                 unanswered try, no answer is the call's own crash.
 
@@ -68,7 +76,7 @@ class Retries:
             asks = f", which asks to wait {asked_s:.3g} s" if asked_s else ""
             raise GiveUp(
                 f"no time for another try in the {max(left_s, 0.0):.3g} s left after "
-                f"{fault.fault}{asks}: {fault}",
+                f"{fault.fault}{asks}: {told or fault}",
                 late=True,
             )
         bound_s = min(LONGEST_S, FIRST_S * 2.0 ** min(self._faults, 32))
