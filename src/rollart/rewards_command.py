@@ -245,7 +245,9 @@ async def _opened(place: RewardPlace, known: Known | None, stack: AsyncExitStack
         )
     callers = Callers(environment=os.environ, on_state=_ignore)  # two share no limit
     stack.push_async_callback(callers.close)
-    return callers.open(place, version=place.version, timeout_s=timeout_s, local=local)
+    caller = callers.open(place, version=place.version, timeout_s=timeout_s, local=local)
+    await callers.check_store(place, HEALTH_S)
+    return caller
 
 
 async def _each(

@@ -91,6 +91,15 @@ class Callers:
         self._heads.append(caller)
         return caller
 
+    async def check_store(self, place: RewardPlace, seconds: float) -> None:
+        """Whether large documents can be stored; to ask with `Caller.health`, at the start only.
+
+        Raises `ConfigError` with the remedy.
+        """
+        store = self._store(place.store)
+        if store is not None:
+            await store.check(seconds)
+
     async def close(self) -> None:
         """End all calls under way, then let platforms and stored documents go."""
         async with asyncio.TaskGroup() as group:

@@ -263,19 +263,51 @@ def test_a_store_that_nothing_serves_is_refused_with_the_remedy() -> None:
 def test_a_folder_is_made_in_one_that_is_there_and_nowhere_else(tmp_path: Path) -> None:
     async def main() -> None:
         store = References((tmp_path / "new").as_uri())
+        await store.check(5.0)
+        assert not (tmp_path / "new").exists()
         store.drop(await store.put(b"document"))
         await store.close()
+        assert [*(tmp_path / "new").iterdir()] == []
+        (tmp_path / "file").write_text("precious")
+        for wrong, why in (
+            ("moutn/rewards", f"no folder {tmp_path / 'moutn'} to make it in"),
+            ("file", "is no folder"),
+            ("file/deeper", "no folder"),
+        ):
+            store = References((tmp_path / wrong).as_uri())
+            with pytest.raises(ConfigError, match=why):
+                await store.check(5.0)
+            with pytest.raises(PlatformFault, match=why):
+                await store.put(b"document")
+            await store.close()
 
     asyncio.run(main())
-    assert [*(tmp_path / "new").iterdir()] == []
-    mistyped = tmp_path / "moutn" / "rewards"
-    with pytest.raises(ConfigError, match=f"no folder {mistyped.parent} to make it in"):
-        References(mistyped.as_uri())
-    assert not mistyped.parent.exists()
-    (tmp_path / "file").write_text("precious")
-    for no_folder in ("file", "file/deeper"):
-        with pytest.raises(ConfigError, match="no folder"):
-            References((tmp_path / no_folder).as_uri())
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "new"]
+
+
+def test_a_folder_that_does_not_answer_is_refused_in_time(tmp_path: Path) -> None:
+    """A pipe that nobody reads hangs its writer, and so every thread of the store."""
+
+    async def main() -> None:
+        store = References(tmp_path.as_uri())
+        data = [b"%d" % i for i in range(THREADS)]
+        pipes = [tmp_path / f"{hashlib.sha256(one).hexdigest()}.json" for one in data]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        puts = [asyncio.ensure_future(store.put(one)) for one in data]
+        await asyncio.sleep(0.2)
+        try:
+            with pytest.raises(ConfigError, match=r"does not answer within 0\.2 s"):
+                await store.check(0.2)
+        finally:
+            readers = [os.open(pipe, os.O_RDWR) for pipe in pipes]
+        for reference in await asyncio.gather(*puts):
+            store.drop(reference)
+        await store.close()
+        for reader in readers:
+            os.close(reader)
+
+    asyncio.run(main())
 
 
 def test_a_folder_whose_parent_is_gone_by_then_is_not_made(tmp_path: Path) -> None:
@@ -285,7 +317,7 @@ def test_a_folder_whose_parent_is_gone_by_then_is_not_made(tmp_path: Path) -> No
         (tmp_path / "disk").mkdir()
         store = References((tmp_path / "disk/rewards").as_uri())
         (tmp_path / "disk").rmdir()
-        with pytest.raises(PlatformFault, match="FileNotFoundError"):
+        with pytest.raises(PlatformFault, match=f"no folder {tmp_path / 'disk'} to make it in"):
             await store.put(b"document")
         await store.close()
 

@@ -51,19 +51,38 @@ class References:
     Args:
         seconds: that a document may take to be written, and `close` to remove what is left.
 
-    Raises `ConfigError` for a URL that no installed package serves, and for a folder here that
-    neither is there nor has a parent that is: it may be mistyped, or its disk not mounted.
+    Raises `ConfigError` for a URL that no installed package serves.
     """
 
     def __init__(
         self, store_url: str, *, objects: Objects | None = None, seconds: float = STORE_S
     ) -> None:
         self._store = store_url.rstrip("/")
+        self._folder = _path(store_url) if _is_here(store_url) else None
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
         self._objects = _objects_at(store_url, self._threads) if objects is None else objects
         self._held: dict[str, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def check(self, seconds: float) -> None:
+        """Ask at the start whether a folder here can hold documents; in mid-run `put` finds out.
+
+        Raises `ConfigError` for one that neither is there nor has a parent that is: it may be
+        mistyped, or its disk not mounted.
+        """
+        if self._folder is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                lacks = await loop.run_in_executor(self._threads, _lacks, self._folder)
+        except TimeoutError:
+            lacks = (
+                f"{self._folder} does not answer within {seconds:.3g} s; check the disk it is on"
+            )
+        if lacks:
+            raise ConfigError(f"?store={self._store}: {lacks}")
 
     async def put(self, data: bytes) -> Reference:
         """Store a document; `drop` what comes back when its call has ended.
@@ -139,10 +158,9 @@ class References:
 
 
 def _objects_at(url: str, threads: ThreadPoolExecutor) -> Objects:
-    scheme = urllib.parse.urlsplit(url).scheme
-    if scheme == "file":
-        _refuse_nowhere(url)
+    if _is_here(url):
         return _InThreads(threads, write=_write_file, remove=_remove_file)
+    scheme = urllib.parse.urlsplit(url).scheme
     try:
         import fsspec
 
@@ -157,16 +175,20 @@ def _objects_at(url: str, threads: ThreadPoolExecutor) -> Objects:
     return _InThreads(threads, write=_write_remote, remove=_remove_remote)
 
 
-def _refuse_nowhere(url: str) -> None:
-    """Only the folder itself is made, at the first document."""
-    folder = _path(url)
+def _is_here(url: str) -> bool:
+    return urllib.parse.urlsplit(url).scheme == "file"
+
+
+def _lacks(folder: Path) -> str:
+    """Why no documents can lie there, or nothing. Only the folder itself is made, by the first."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise ConfigError(f"?store={url}: {folder} is no folder; give one, or what can be made one")
+        return f"{folder} is no folder; give one, or what can be made one"
     if not os.path.isdir(folder.parent):
-        raise ConfigError(
-            f"?store={url}: there is no folder {folder.parent} to make it in; make that, or mount "
-            "the disk that it is on"
+        return (
+            f"there is no folder {folder.parent} to make it in; make that, or mount the disk that "
+            "it is on"
         )
+    return ""
 
 
 class _InThreads:
@@ -193,6 +215,8 @@ class _InThreads:
 def _write_file(url: str, data: bytes) -> None:
     """In a folder of this machine, or one that is mounted on it."""
     path = _path(url)
+    if lacks := _lacks(path.parent):
+        raise NotADirectoryError(lacks)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
 
