@@ -1,4 +1,5 @@
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -68,3 +69,11 @@ def test_what_user_code_prints_or_writes_is_no_answer(tmp_path: Path) -> None:
 def test_nothing_is_left_in_the_folder_that_was_looked_at(tmp_path: Path) -> None:
     inspect_function("judge:score", written(tmp_path, "def score(t):\n    return 1.0\n"))
     assert os.listdir(tmp_path) == ["judge.py"]
+
+
+def test_a_temporary_folder_that_is_gone_is_said_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"gone.*\$TMPDIR must be a folder where"):
+        inspect_function("judge:score", written(tmp_path, "def score(t):\n    return 1.0\n"))

@@ -216,6 +216,30 @@ def test_a_folder_that_cannot_be_written_is_one_line_with_the_remedy(
     assert files(root) == {"judge.py"}
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "import helper, os\nos.remove(helper.__file__)\ndef score(t):\n    return 1.0\n",
+            "its sources cannot be read",
+        ),
+        (  # the answer cannot be read when it is looked at in its package
+            "import os, sys\nif '.rollart-' in __file__:\n    os.mkdir(sys.argv[2])\n"
+            "def score(t):\n    return 1.0\n",
+            "no process can look at it",
+        ),
+    ],
+)
+def test_what_fails_elsewhere_is_not_laid_on_the_folder_to_write(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    root = written(tmp_path / "in", source)
+    written(root, "", "helper.py")
+    told = refusal(root, tmp_path / "out")
+    assert said in told
+    assert "--out" not in told
+
+
 def test_a_folder_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
     root = written(tmp_path / "in", "def score(t):\n    return 1.0\n")
     for _ in range(2):  # the second replaces the first

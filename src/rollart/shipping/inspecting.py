@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.declared import ServerlessSettings
@@ -46,6 +47,20 @@ def inspect_function(path: str, folders: Sequence[Path], *, seconds: float = IMP
     Raises:
         ConfigError: it cannot be imported, is no function of one trajectory, or takes too long.
     """
+    try:
+        found = _found(path, folders, seconds)
+    except OSError as error:
+        raise ConfigError(
+            f"{path!r}: no process can look at it ({error}); $TMPDIR must be a folder where files "
+            "can be written"
+        ) from error
+    if found["problem"]:
+        raise ConfigError(f"{path!r}: {found['problem']}")
+    return Inspected(settings=ServerlessSettings(**found["settings"]), took_s=found["took_s"])
+
+
+def _found(path: str, folders: Sequence[Path], seconds: float) -> dict[str, Any]:
+    """What the process found out. Raises `ConfigError`, or `OSError` where there can be none."""
     with tempfile.TemporaryDirectory(prefix="rollart-look-") as scratch:
         answer = Path(scratch) / "answer.json"
         command = [sys.executable, "-I", "-B", str(_LOOK), path, str(answer), *map(str, folders)]
@@ -55,10 +70,7 @@ def inspect_function(path: str, folders: Sequence[Path], *, seconds: float = IMP
                 f"{path!r}: importing it ended the process; move such work out of the module's "
                 f"body. It said: {said[-_SHOWN:] or 'nothing'}"
             )
-        found = json.loads(answer.read_text(encoding="utf-8"))
-    if found["problem"]:
-        raise ConfigError(f"{path!r}: {found['problem']}")
-    return Inspected(settings=ServerlessSettings(**found["settings"]), took_s=found["took_s"])
+        return json.loads(answer.read_text(encoding="utf-8"))
 
 
 def _run(command: Sequence[str], path: str, folder: str, seconds: float) -> str:

@@ -122,23 +122,26 @@ def package(
     warnings += _size_warnings(shipment, target)
     if shipment.python != _python():
         warnings.append(f"looked at with Python {_python()}; {target.name} has {shipment.python}")
-    files = _texts(shipment, target)
-    out = Path(os.path.abspath(out))
     try:
-        _place(out, sources)
-        with _beside(out) as fresh:
-            _fill(fresh, shipment, files)
-            if vendor:
-                _vendor(fresh, shipment, target)
-            _look_inside(path, fresh)
-            size = folder_size(fresh)
-            _refuse_size(size, target, "the package")
-            fresh.chmod(0o755)  # a temporary folder is its maker's alone
-            _replace(out, fresh)
+        contents = _contents(shipment, _texts(shipment, target))
     except OSError as error:
         raise ConfigError(
-            f"--out {out}: cannot be written ({error}); give a folder where you may write"
+            f"{path!r}: its sources cannot be read ({error}); leave them as they are meanwhile"
         ) from error
+    out = Path(os.path.abspath(out))
+    with _writing(out):
+        _place(out, sources)
+    with _beside(out) as fresh:
+        with _writing(out):
+            _fill(fresh, contents)
+        if vendor:
+            _vendor(fresh, shipment, target)
+        _look_inside(path, fresh)
+        size = folder_size(fresh)
+        _refuse_size(size, target, "the package")
+        with _writing(out):
+            fresh.chmod(0o755)  # a temporary folder is its maker's alone
+            _replace(out, fresh)
     return Packaged(
         directory=out, shipment=shipment, target=target, bytes=size, warnings=tuple(warnings)
     )
@@ -257,17 +260,34 @@ def _place(out: Path, sources: Sources) -> None:
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     """A folder beside it, on the same disk; gone afterwards unless it was put in place."""
-    fresh = Path(tempfile.mkdtemp(prefix=".rollart-", dir=out.parent))
+    with _writing(out):
+        fresh = Path(tempfile.mkdtemp(prefix=".rollart-", dir=out.parent))
     try:
         yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _fill(folder: Path, shipment: Shipment, texts: Mapping[str, str]) -> None:
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Around what writes there, and nothing else: the remedy is another folder."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: cannot be written ({error}); give a folder where you may write"
+        ) from error
+
+
+def _contents(shipment: Shipment, texts: Mapping[str, str]) -> dict[str, bytes]:
+    """What each file of the package holds."""
     contents = {place: text.encode() for place, text in texts.items()}
     contents.update(vendored_files())
     contents.update((place, file.read_bytes()) for place, file in shipment.sources.files)
+    return contents
+
+
+def _fill(folder: Path, contents: Mapping[str, bytes]) -> None:
     for place, content in contents.items():
         file = folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -287,6 +307,11 @@ def _pip(command: Sequence[str], folder: Path, target: Target) -> None:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=_PIP_S, check=False
         )
+    except OSError as error:
+        raise ConfigError(
+            f"--vendor: pip cannot be run ({error}); leave --vendor out to have the packages "
+            "listed only"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             f"--vendor: pip took more than {_PIP_S:g} s; leave --vendor out"
