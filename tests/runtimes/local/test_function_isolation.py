@@ -90,11 +90,13 @@ async def scores(name, payload):
 async def main():
     with socket.create_server(("127.0.0.1", 0)) as server:
         with subprocess.Popen(["sleep", "60"]) as other:
-            payload = {{"pid": other.pid, "port": server.getsockname()[1]}}
-            for name in sys.argv[1:]:
-                await scores(name, payload)
-            print("alive", other.poll() is None)
-            other.kill()
+            try:
+                payload = {{"pid": other.pid, "port": server.getsockname()[1]}}
+                for name in sys.argv[1:]:
+                    await scores(name, payload)
+                print("alive", other.poll() is None)
+            finally:
+                other.kill()
 
 asyncio.run(main())
 print(Path("log").read_text(), end="")

@@ -140,6 +140,19 @@ def test_of_time_outs_the_first_is_told_whose_try_had_its_whole_time(rig: Any) -
     run_virtual(main)
 
 
+def test_a_pause_that_was_asked_for_once_is_not_asked_for_again(rig: Any) -> None:
+    def play(n: int, time: float, request: Request) -> Act:
+        first = Act(fault="timeout", retry_after_s=20.0)
+        return (first, Act(seconds=1e6), ANSWERS)[min(n, 2)]
+
+    async def main() -> None:
+        made = rig(play, function_s=2.0)
+        outcome = await made.score(seconds=40.0, value=0.5)  # 16 s are left for the third try
+        assert (outcome.verdict.score, outcome.tries) == (0.5, 3)
+
+    run_virtual(main)
+
+
 def test_503_until_the_deadline_is_a_timeout_that_names_the_last_fault(rig: Any) -> None:
     async def main() -> None:
         made = rig(lambda n, time, request: UNAVAILABLE, breaker_failures=1000)
