@@ -65,18 +65,12 @@ def leave_system() -> bool:
         _tell("keeps its network (no unshare here)")
         return False
     user, group = os.geteuid(), os.getegid()
-    mine = 0 if user == 0 else _CLONE_NEWUSER
-    if libc.unshare(mine | _CLONE_NEWNET | _CLONE_NEWNS) != 0:
+    wanted = _CLONE_NEWNET | _CLONE_NEWNS
+    if (user != 0 or libc.unshare(wanted) != 0) and libc.unshare(_CLONE_NEWUSER | wanted) != 0:
         _tell(f"keeps its network ({os.strerror(ctypes.get_errno())})")
         return False
-    if mine:
-        for file, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{file}", "w", encoding="ascii") as settings:
-                settings.write(text)
+    if os.geteuid() != user:  # in a user namespace, where it is nobody yet
+        _map_ids(user, group)
     own = ctypes.c_ulong(_MS_REC | _MS_PRIVATE)
     safe = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
     room = f"size={SHARED_MIB}m,mode=1777".encode()
@@ -85,6 +79,20 @@ def leave_system() -> bool:
         libc.mount(b"none", b"/", None, own, None) == 0
         and libc.mount(b"tmpfs", shared, b"tmpfs", safe, room) == 0
     )
+
+
+def _map_ids(user: int, group: int) -> None:
+    """In a new user namespace, be who one was."""
+    try:
+        for file, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{file}", "w", encoding="ascii") as settings:
+                settings.write(text)
+    except OSError as error:
+        _tell(f"is nobody to the system ({error})")
 
 
 def give_up_rights() -> None:
