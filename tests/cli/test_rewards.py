@@ -61,6 +61,14 @@ def slow(trajectory):
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+@pytest.fixture(autouse=True)
+def hangs_up() -> Iterator[None]:
+    """Commands hear SIGHUP, also where the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "judge.py").write_text(JUDGE)
