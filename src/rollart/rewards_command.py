@@ -30,7 +30,6 @@ from rollart.core.scoring.judge_calls import is_loopback
 from rollart.core.scoring.places import LOCAL, RewardPlace, reward_place
 from rollart.core.scoring.sources import Sources, sources_of
 from rollart.runtimes.local.child_env import child_environment
-from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.function_strays import no_strays
 from rollart.runtimes.local.local_platform import LocalPlatform
 from rollart.serving.admission import Admission, token_of
@@ -292,11 +291,9 @@ async def _local(
     sources = known.sources
     with tempfile.TemporaryDirectory(prefix="rollart-rewards-") as scratch:
         platform = LocalPlatform(
-            FunctionHostConfig(
-                function=sources.path,
-                version=sources.version,
-                store=os.environ.get(STORE, ""),
-            ),
+            sources.path,
+            version=sources.version,
+            store=os.environ.get(STORE, ""),
             env=child_environment(os.environ, "rewards"),
             python_path=[str(Path.cwd())],
             log_file=_log_file(Path(scratch)),

@@ -59,8 +59,8 @@ def test_a_wrong_argument_is_refused_with_its_value_and_a_valid_one(
 
 
 def test_the_largest_that_is_told_is_taken() -> None:
-    largest = {"timeout": 604_800, "memory": "1024GB", "concurrency": 1_000_000}
-    settings = declared_settings(serverless(**largest)(lambda trajectory: 0.0))  # type: ignore[arg-type]
+    declares = serverless(timeout=604_800, memory="1024GB", concurrency=1_000_000)
+    settings = declared_settings(declares(lambda trajectory: 0.0))
     assert settings.memory_mib == 1_048_576
     assert (settings.timeout_s, settings.concurrency) == (604_800.0, 1_000_000)
 

@@ -64,13 +64,13 @@ from pathlib import Path
 user, group = os.geteuid(), os.getegid()
 {rights}
 from rollart.core.scoring.wire import Request, decode_answer, encode_request
-from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.local_platform import LocalPlatform
 from rollart.testing.platform import told_document
 
 async def scores(name, payload):
     platform = LocalPlatform(
-        FunctionHostConfig(function=f"judge:{{name}}", version="v1"),
+        f"judge:{{name}}",
+        version="v1",
         env=dict(os.environ),
         python_path=(os.getcwd(),),
         log_file=Path("log"),

@@ -19,7 +19,6 @@ from rollart.core.documents import document_of
 from rollart.core.scoring.wire import Answer, Request, decode_answer, encode_request
 from rollart.process.owner import live_processes
 from rollart.runtimes.local.child_env import child_environment
-from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.local_platform import LocalPlatform
 from rollart.testing.samples import sample_trajectory
 
@@ -217,7 +216,8 @@ def function(folder: Path, ended: Ended) -> Functions:
             "ROLLART_REWARD_TOKEN": "s3cret",
         }
         made = LocalPlatform(
-            FunctionHostConfig(function=f"{module}:{name}", version="v1"),
+            f"{module}:{name}",
+            version="v1",
             env=child_environment(variables, RUN),
             python_path=(str(folder),),
             log_file=folder / "functions.log",
@@ -250,10 +250,14 @@ async def score_of(platform: LocalPlatform, **payload: Any) -> float:
     return answer.verdict.score
 
 
-async def wait_for_processes(platform: LocalPlatform, number: int) -> None:
+async def until(so: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while platform.processes != number:  # noqa: ASYNC110  a pool tells nobody of its size
+        while not so():  # noqa: ASYNC110  what is waited for here tells nobody
             await asyncio.sleep(0.02)
+
+
+async def wait_for_processes(platform: LocalPlatform, number: int) -> None:
+    await until(lambda: platform.processes == number)
 
 
 def test_a_function_is_called_with_the_document_and_answers_who_it_is(function: Functions) -> None:
@@ -283,9 +287,7 @@ def test_a_pool_starts_at_zero_grows_with_the_load_and_goes_back_to_zero(
             pids = await asyncio.gather(*(score_of(meet, **where) for _ in range(4)))
             assert 1 < len(set(pids)) <= 3
             await wait_for_processes(meet, 0)
-            async with asyncio.timeout(5):
-                while len(ended) < len(set(pids)):  # noqa: ASYNC110  killed, not reaped yet
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(ended) >= len(set(pids)))  # killed, and then reaped
             assert len(ended) <= 3
             assert all(end - begin >= 0.3 for _, begin, end in ended)
             assert await score_of(meet, **where) not in pids
@@ -437,9 +439,7 @@ def test_a_call_has_a_folder_of_its_own_that_is_gone_with_it(function: Functions
             assert len(set(folders)) == 6
             root = Path(folders[0]).parent.parent
             await wait_for_processes(where, 0)
-            async with asyncio.timeout(5):
-                while list(root.iterdir()):  # noqa: ASYNC110  a process's folder goes after it
-                    await asyncio.sleep(0.02)
+            await until(lambda: not list(root.iterdir()))  # a process's folder goes after it
         assert not root.exists()
 
     asyncio.run(main())
@@ -506,9 +506,7 @@ def test_what_a_call_leaves_running_in_a_session_of_its_own_ends_with_it(
     async def main() -> None:
         async with function("leaves_one") as leaves:
             assert [await score_of(leaves, nap=NAP) for _ in range(2)] == [1.0, 1.0]
-            async with asyncio.timeout(5):
-                while naps():  # noqa: ASYNC110  the answer does not wait for that
-                    await asyncio.sleep(0.02)
+            await until(lambda: not naps())  # the answer does not wait for that
 
     asyncio.run(main())
 

@@ -19,7 +19,7 @@ import ray.serve.exceptions
 
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
 from rollart.backends.rewards.under_way import UnderWay
-from rollart.backends.rewards.urls import PlatformUrl
+from rollart.backends.rewards.urls import PlatformUrl, ray_command
 from rollart.core.errors import ConfigError
 
 BODY_BYTES = 100_000_000
@@ -112,11 +112,9 @@ class RayServePlatform:
         try:
             return await asyncio.shield(self._connecting)
         except ray.serve.exceptions.RayServeException as error:
-            name = self._where.target
             raise ConfigError(
-                f"{self._where.shown}: {str(error)[:_SHOWN]}; deploy it: serve run "
-                "rollart.backends.rewards.ray_serve_app:application function=module:function "
-                f"--name {name} --route-prefix /{name}"
+                f"{self._where.shown}: {str(error)[:_SHOWN]}; deploy it: "
+                + ray_command(self._where.target, "module:function")
             ) from error
         except (OSError, RuntimeError, ray.exceptions.RayError) as error:
             raise self._fault(Fault.UNAVAILABLE, error) from error

@@ -229,3 +229,11 @@ def _host_of(endpoint: str, shown: str) -> str:
             f"{shown}: an endpoint or address that is none; use such as http://127.0.0.1:9001"
         )
     return host.lower()
+
+
+def ray_command(application: str, function: str) -> str:
+    """What deploys a function (``module:function``) as this application of Ray Serve."""
+    return (
+        f"serve run rollart.backends.rewards.ray_serve_app:application function={function} "
+        f"--name {application} --route-prefix /{application}"
+    )

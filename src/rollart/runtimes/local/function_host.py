@@ -43,14 +43,13 @@ class FunctionHostConfig:
         version: the hash of its sources.
         store: prefix of URLs that documents may be read from.
         scratch: this child's own folder, which it makes, and the one that a function without
-            network may write to; each call runs in a folder of its own within, gone with it. The
-            platform fills it in.
+            network may write to; each call runs in a folder of its own within, gone with it.
     """
 
     function: str
     version: str
-    store: str = ""
-    scratch: str = ""
+    store: str
+    scratch: str
 
 
 def entry(port: ChildPort, config: Any) -> None:

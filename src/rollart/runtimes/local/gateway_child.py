@@ -21,7 +21,6 @@ from rollart.backends.rewards.platform import Platform
 from rollart.process.serve import ChildPort
 from rollart.process.serve_async import run_async_handlers
 from rollart.runtimes.local.codec import Packed
-from rollart.runtimes.local.function_host import FunctionHostConfig
 from rollart.runtimes.local.function_strays import adopt_strays, end_strays
 from rollart.runtimes.local.gateway_records import (
     INSTANCE,
@@ -120,7 +119,8 @@ class _Gateway:
             self._port.event((INSTANCE, place.at.shown, name, begin, end))
 
         return LocalPlatform(
-            FunctionHostConfig(function=function, version=place.version),
+            function,
+            version=place.version,
             env=dict(self._config.children),
             python_path=self._config.python_path,
             log_file=Path(self._config.logs) / f"serverless-{function.replace(':', '-')}.log",

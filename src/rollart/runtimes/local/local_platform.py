@@ -9,7 +9,6 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rollart.backends.rewards.platform import Fault, PlatformFault, PlatformLimits
@@ -32,6 +31,7 @@ class LocalPlatform:
     """The `Platform` over one function.
 
     Args:
+        function: its import path; `version` and `store` as in `FunctionHostConfig`.
         env: the children's whole environment.
         most: processes at most.
         timeout_s: that a call may take once it has a process; None: all that its caller waits.
@@ -40,8 +40,10 @@ class LocalPlatform:
 
     def __init__(
         self,
-        config: FunctionHostConfig,
+        function: str,
         *,
+        version: str,
+        store: str = "",
         env: dict[str, str],
         python_path: Sequence[str],
         log_file: Path,
@@ -50,15 +52,15 @@ class LocalPlatform:
         on_instance: InstanceSink,
         timeout_s: float | None = None,
     ) -> None:
-        self._function = config.function
+        self._function = function
         self._timeout_s = timeout_s
         self._scratch = tempfile.mkdtemp(prefix="rollart-function-")
         self._on_instance = on_instance
         self._removals: set[asyncio.Task[None]] = set()
-        name = f"serverless-{config.function.replace(':', '-')}"
+        name = f"serverless-{function.replace(':', '-')}"
         self._forks = WarmForks(
             name=name,
-            modules=[config.function.partition(":")[0]],
+            modules=[function.partition(":")[0]],
             hosts=[function_host.__name__],
             env=env,
             python_path=python_path,
@@ -68,7 +70,9 @@ class LocalPlatform:
             name,
             lambda child: self._forks.fork(
                 function_host.ENTRY,
-                replace(config, scratch=self._folder(child)),
+                FunctionHostConfig(
+                    function=function, version=version, store=store, scratch=self._folder(child)
+                ),
                 name=child,
                 pulse=False,  # one thread: it forks, and leaves namespaces
             ),

@@ -83,10 +83,9 @@ class Call:
 
     def noted(self, fault: PlatformFault) -> PlatformFault:
         """The fault to tell: of time-outs in a row the first, since each try has less time."""
-        last = self.fault
-        if last is None or last.fault is not Fault.TIMEOUT or fault.fault is not Fault.TIMEOUT:
+        if self.fault is None or not self.fault.fault is fault.fault is Fault.TIMEOUT:
             self.fault = fault
-        return self.fault or fault
+        return self.fault
 
     def answered(self, answer: Answer) -> Outcome:
         """It ends with an answer."""

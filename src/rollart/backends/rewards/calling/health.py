@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from rollart.backends.rewards.calling.answers import own_answer
 from rollart.backends.rewards.calling.retries import GiveUp, Retries
 from rollart.backends.rewards.platform import Fault, PlatformFault
+from rollart.backends.rewards.urls import ray_command
 from rollart.core.errors import ConfigError
 from rollart.core.scoring.places import LOCAL
 from rollart.core.scoring.wire import Answer, Request
@@ -109,11 +110,7 @@ def _unhealthy_here(url: str, fault: PlatformFault, tries: int) -> ConfigError:
 def _command(url: str, function: str) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "serve":
-        name = parts.netloc
-        return (
-            "`serve run rollart.backends.rewards.ray_serve_app:application "
-            f"function={function or _FUNCTION} --name {name} --route-prefix /{name}`"
-        )
+        return f"`{ray_command(parts.netloc, function or _FUNCTION)}`"
     target = _TARGETS.get(parts.scheme)
     if target is None:
         return f"{_TEST} says more"
